@@ -1,0 +1,45 @@
+# Every target sets up .venv by itself: a fresh machine needs Python 3.11 or newer, make and git, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint study bench docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    set up and run the whole job on a generated survey"
+	@echo "make test    set up, lint, check types and run the tests"
+	@echo "make lint    style and types only"
+	@echo "make study   the slower statistical studies; results go to docs/"
+	@echo "make bench   time and memory against R survey and svy; results go to docs/"
+	@echo "make docs    regenerate the pages that are made from the code"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svysynth needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[files,dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/svysynth demo
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n auto
+
+study: $(READY)
+	$(BIN)/python -m pytest -n auto --run-study -m study
+
+bench: $(READY)
+	$(BIN)/python bench/tables.py --out docs/benchmarks.md
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) svysynth-demo .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,5 @@
+"""`python -m svysynth` is the same as `svysynth`."""
+
+from svysynth.cli import main
+
+main()

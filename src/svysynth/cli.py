@@ -1,0 +1,222 @@
+"""The command line: parse, call, print. No logic of its own, and the only place that prints.
+
+A problem the user can put right is one line on standard error and exit code 1. Anything unforeseen is one line too:
+a traceback may quote confidential values, so it is shown only on request.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import polars as pl
+import typer
+from rich.console import Console
+from rich.text import Text
+
+import svysynth
+from svysynth.draft import draft_spec
+from svysynth.errors import SurveyError
+from svysynth.files import appearing, write_frame
+from svysynth.overview import overview
+from svysynth.replicates import make_replicates
+from svysynth.report.excel import write_workbook
+from svysynth.report.terminal import INTERNAL, render_overview, render_tables
+from svysynth.spec import Spec, load_spec
+from svysynth.streams import Streams
+from svysynth.studies.standin import doctorates
+from svysynth.survey import survey_from_file
+from svysynth.tables import tabulate_all
+
+app = typer.Typer(
+    name="svysynth",
+    help="Private tables and synthetic microdata from survey samples.\n\n"
+    "Start with `svysynth demo`, or draft a spec for your own file with `svysynth init DATA`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+WIDTH_OF_A_PIPE = 160
+
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec: one page of TOML.", show_default=False)]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    try:
+        app(args=arguments)
+    except SurveyError as error:
+        _complain(str(error))
+        sys.exit(1)
+    except MemoryError:
+        _complain("this machine has too little memory for the data. Remedy: use a larger machine.")
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("SVYSYNTH_DEBUG"):
+            raise
+        _complain(
+            f"svysynth failed in a way that was not foreseen ({type(error).__name__}). Please report it. "
+            "SVYSYNTH_DEBUG=1 shows the traceback, which may quote confidential values."
+        )
+        sys.exit(70)
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text("Error: ", style="bold red") + Text(message))
+
+
+def _console() -> Console:
+    """A console that wraps at the terminal's width, and not where the output goes to a file or a pipe."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"svysynth {svysynth.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def init(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A survey file.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the draft; beside the data by default.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
+) -> None:
+    """Draft a commented spec from a survey file.
+
+    Roles are guessed from the columns' names, types and numbers of distinct values; no value of the data goes into the
+    draft. DATA is csv, tsv, parquet (a file or a folder), sas7bdat, xpt, dta or sav.
+
+    Example: `svysynth init doctorates.csv`
+    """
+    target = out or data.with_suffix(".toml")
+    draft = draft_spec(data, target.parent)
+    if target.exists() and not force:
+        raise SurveyError("file", f"file '{target.name}'", "exists already", "use --force, or --out FILE")
+    with appearing(target) as temporary:
+        temporary.write_text(draft.text, encoding="utf-8")
+    console = _console()
+    console.print(Text(f"Drafted {target}"))
+    for role, column in draft.roles.items():
+        console.print(Text(f"  {role:8} {column}"))
+    console.print(Text(f"Next: look it over, then run  svysynth check {target}"))
+
+
+@app.command()
+def check(spec_path: SpecPath) -> None:
+    """Validate a spec and its data, and show the design. Nothing is spent.
+
+    What it prints is computed from the confidential data and is for internal use.
+
+    Example: `svysynth check doctorates.toml`
+    """
+    _show_design(load_spec(spec_path))
+
+
+@app.command()
+def tables(
+    spec_path: SpecPath,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write to FILE (csv, tsv, parquet or xlsx) instead.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeat the same bootstrap replicates.", show_default=False)
+    ] = None,
+) -> None:
+    """Direct tables from the confidential data, with design-based standard errors. For internal use.
+
+    Counts, means, totals and proportions for every cell, margin and the total. Standard errors are by Taylor
+    linearisation, or by replication where the spec's `[estimation]` says so.
+
+    Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
+    """
+    spec = load_spec(spec_path)
+    tidy = _direct_tables(spec, seed)
+    if out is None:
+        _show_tables(tidy, spec)
+    else:
+        _save_tables(tidy, out)
+        _console().print(Text(f"Wrote {out}: {tidy.height:,} rows. {INTERNAL}"))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("svysynth-demo"),
+) -> None:
+    """Run the whole job on a generated survey.
+
+    Writes a stand-in for the Survey of Doctorate Recipients (10,355 generated records, no real person) and its spec to
+    a folder, checks them, and shows the tables.
+    """
+    console = _console()
+    spec_path = _write_example(out)
+    console.print(Text(f"Wrote {out / 'doctorates.csv'} and {spec_path}.", style="bold"))
+    console.print(Text(f"\n$ svysynth check {spec_path}", style="bold"))
+    spec = load_spec(spec_path)
+    _show_design(spec)
+    console.print(Text(f"\n$ svysynth tables {spec_path}", style="bold"))
+    _show_tables(_direct_tables(spec, seed=None), spec)
+
+
+def _write_example(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise SurveyError("file", f"folder '{folder.name}'", "cannot be made", "choose another with --out") from None
+    write_frame(doctorates(), folder / "doctorates.csv")
+    spec = folder / "doctorates.toml"
+    with appearing(spec) as temporary:
+        temporary.write_bytes((resources.files("svysynth.studies") / "doctorates.toml").read_bytes())
+    return spec
+
+
+def _show_design(spec: Spec) -> None:
+    survey = survey_from_file(spec.survey)
+    survey.index.refuse_lonely(spec.estimation.lonely)
+    console = _console()
+    console.print(Text(INTERNAL, style="bold yellow"))
+    console.print(render_overview(overview(survey), spec))
+
+
+def _direct_tables(spec: Spec, seed: int | None) -> pl.DataFrame:
+    survey = survey_from_file(spec.survey)
+    replicates = None
+    if spec.estimation.variance != "taylor":
+        streams = Streams.from_system() if seed is None else Streams.seeded(seed)
+        replicates = make_replicates(survey.index, spec.estimation, streams)
+    return tabulate_all(survey, spec.requested_tables, spec.estimation, replicates)
+
+
+def _show_tables(tidy: pl.DataFrame, spec: Spec) -> None:
+    console = _console()
+    console.print(Text(INTERNAL, style="bold yellow"))
+    console.print(render_tables(tidy, spec.estimation))
+
+
+def _save_tables(tidy: pl.DataFrame, path: Path) -> None:
+    if path.suffix.lower() == ".xlsx":
+        write_workbook(tidy, path, [INTERNAL, "Estimates and standard errors of the survey, by svysynth."])
+    elif path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        write_frame(tidy.with_columns(pl.lit("confidential, internal use only").alias("source")), path)
+    else:
+        raise SurveyError(
+            "file", f"file '{path.name}'", "has an ending that cannot be written", "use csv, parquet or xlsx"
+        )

@@ -1,0 +1,44 @@
+"""The one error that svysynth raises for bad input.
+
+A message names the place (a column, a setting, a file), says what is wrong with it and how to put it right. It may
+count problems; it never shows a value from the data, because messages travel into terminals, logs and tickets.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Literal
+
+Kind = Literal["spec", "file", "data", "design"]
+
+
+class SurveyError(Exception):
+    """Something about the spec, the file, the data or the design that the user can put right.
+
+    >>> str(SurveyError("data", "column 'weight'", "3 of 100 records are not positive", "drop or correct them"))
+    "column 'weight': 3 of 100 records are not positive. Remedy: drop or correct them."
+    """
+
+    def __init__(self, kind: Kind, place: str, problem: str, remedy: str) -> None:
+        self.kind = kind
+        self.place = place
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{place}: {problem}. Remedy: {remedy}.")
+
+
+def of_records(bad: int, total: int) -> str:
+    """Say how many records have a problem, without saying which.
+
+    >>> of_records(1, 100), of_records(3, 100)
+    ('1 of 100 records is', '3 of 100 records are')
+    """
+    return f"{bad:,} of {total:,} records {'is' if bad == 1 else 'are'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion, with a leading blank, when a known name is close to the one given; else nothing."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
+    return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""

@@ -1,0 +1,128 @@
+"""Sums per stratum × cell (or PSU × cell) from one pass over the records, mergeable across partitions (METHOD §5).
+
+Every record is in one block (its stratum, or its PSU in a clustered design) and one finest cell. For each group
+(block, cell) the pass keeps the number of records, the means of w and of w(y − r), and their centred second moments,
+with r the group's own weighted mean of y. From these every count, total, mean and proportion and its linearised
+variance follow, for any union of cells, without going back to the records.
+
+The moments are centred, rather than plain sums of w², w²y and w²y², because a variance is then a sum of squares and
+loses no digits to cancellation: equal weights give a variance of exactly zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from svysynth.design import Floats, Integers
+
+CHUNK = 2**16
+"""Records worked on at a time: small enough to stay in the processor's cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments of (w, e) with e = w(y − reference), for each group (block, cell)."""
+
+    block: Integers
+    cell: Integers
+    count: Integers
+    reference: Floats
+    mean_w: Floats
+    mean_e: Floats
+    scatter_ww: Floats
+    scatter_we: Floats
+    scatter_ee: Floats
+
+    @property
+    def weight(self) -> Floats:
+        """Σw of each group."""
+        return self.count * self.mean_w
+
+    @property
+    def weighted_outcome(self) -> Floats:
+        """Σwy of each group."""
+        return self.count * (self.mean_e + self.reference * self.mean_w)
+
+
+def compute_moments(block: Integers, cell: Integers, weight: Floats, outcome: Floats, cells: int) -> Moments:
+    """The moments of a set of records, in one pass."""
+    parts = []
+    for start in range(0, len(weight), CHUNK):
+        piece = slice(start, start + CHUNK)
+        parts.append(_moments_of_chunk(block[piece], cell[piece], weight[piece], outcome[piece], cells))
+    return merge_moments(parts, cells)
+
+
+def merge_moments(parts: Sequence[Moments], cells: int) -> Moments:
+    """The moments of the union of several sets of records, from the moments of each."""
+    if len(parts) == 1:
+        return parts[0]
+    block, cell, count, reference, mean_w, mean_e, ww, we, ee = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in Moments.__dataclass_fields__
+    )
+    keys, group = group_ids(block * cells + cell, (int(block.max()) + 1) * cells)
+
+    total = partial(group_sums, group, len(keys))
+    size = total(count)
+    # Each part is measured from its own reference: shift all parts of a group to their common weighted mean of y.
+    weight = count * mean_w
+    shared = total(count * mean_e + weight * reference) / total(weight)
+    shift = reference - shared[group]
+    mean_e = mean_e + shift * mean_w
+    we, ee = we + shift * ww, ee + shift * (2 * we + shift * ww)
+    new_w, new_e = total(weight) / size, total(count * mean_e) / size
+    off_w, off_e = mean_w - new_w[group], mean_e - new_e[group]
+    return Moments(
+        keys // cells,
+        keys % cells,
+        size.astype(np.int64),
+        shared,
+        new_w,
+        new_e,
+        total(ww + count * off_w * off_w),
+        total(we + count * off_w * off_e),
+        total(ee + count * off_e * off_e),
+    )
+
+
+def _moments_of_chunk(block: Integers, cell: Integers, weight: Floats, outcome: Floats, cells: int) -> Moments:
+    keys, group = group_ids(block * cells + cell, (int(block.max()) + 1) * cells)
+
+    total = partial(group_sums, group, len(keys))
+    count = np.bincount(group, minlength=len(keys))
+    sum_w = total(weight)
+    reference = total(weight * outcome) / sum_w
+    residual = weight * (outcome - reference[group])
+    mean_w, mean_e = sum_w / count, total(residual) / count
+    off_w, off_e = weight - mean_w[group], residual - mean_e[group]
+    return Moments(
+        keys // cells,
+        keys % cells,
+        count,
+        reference,
+        mean_w,
+        mean_e,
+        total(off_w * off_w),
+        total(off_w * off_e),
+        total(off_e * off_e),
+    )
+
+
+def group_sums(group: Integers, groups: int, values: npt.ArrayLike) -> Floats:
+    """Σ values within each group, in the order of the records."""
+    return np.asarray(np.bincount(group, np.asarray(values, np.float64), minlength=groups), np.float64)
+
+
+def group_ids(key: Integers, bound: int) -> tuple[Integers, Integers]:
+    """The distinct keys, sorted, and for each element the position of its key among them; 0 ≤ key < bound."""
+    if bound > 4 * len(key) + 1024:
+        keys, group = np.unique(key, return_inverse=True)
+        return keys, group
+    present = np.bincount(key, minlength=bound) > 0
+    position = np.cumsum(present) - 1
+    return np.flatnonzero(present), position[key]

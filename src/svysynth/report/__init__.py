@@ -1,0 +1,1 @@
+"""What people look at: tables in a terminal and in a workbook."""

@@ -1,0 +1,94 @@
+"""Tables and overviews as rich renderables for the terminal."""
+
+from __future__ import annotations
+
+import polars as pl
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from svysynth.columns import ALL
+from svysynth.overview import Overview
+from svysynth.report.wide import MARKS, WideTable, decimals, wide_tables
+from svysynth.spec import EstimationSpec, Spec
+
+INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without protection."
+
+
+def render_tables(tidy: pl.DataFrame, estimation: EstimationSpec) -> RenderableType:
+    """All tables of a tidy frame, with the meaning of the marks below."""
+    caution, unreliable = estimation.cv_thresholds
+    legend = f"se: standard error. * coefficient of variation above {caution:.0%}, ** above {unreliable:.0%}."
+    return Group(*[_render_table(table) for table in wide_tables(tidy)], Text(legend, style="dim"))
+
+
+def _render_table(wide: WideTable) -> Table:
+    table = Table(title=Text(wide.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column in wide.by:
+        table.add_column(Text(column))
+    table.add_column("n", justify="right")
+    for statistic in wide.statistics:
+        table.add_column(statistic, justify="right")
+        table.add_column("se", justify="right", style="dim")
+    places = {statistic: decimals(wide.rows[statistic], statistic) for statistic in wide.statistics}
+    marks = {statistic: _widest_mark(wide.rows[f"{statistic}_reliability"]) for statistic in wide.statistics}
+    for row in wide.rows.iter_rows(named=True):
+        cells = [Text(row[column]) for column in wide.by]
+        cells.append(Text(f"{row['n']:,}"))
+        for statistic in wide.statistics:
+            mark = MARKS.get(row[f"{statistic}_reliability"], "")
+            cells.append(Text(_number(row[statistic], places[statistic]) + mark.ljust(marks[statistic])))
+            cells.append(Text(_number(row[f"{statistic}_se"], places[statistic])))
+        is_margin = any(row[column] == ALL for column in wide.by)
+        table.add_row(*cells, style="bold" if is_margin else None)
+    return table
+
+
+def _widest_mark(reliability: pl.Series) -> int:
+    return max(len(MARKS.get(grade, "")) for grade in reliability)
+
+
+def _number(value: float | None, places: int) -> str:
+    return "–" if value is None else f"{value:,.{places}f}"
+
+
+def render_overview(overview: Overview, spec: Spec) -> Table:
+    """The design of a survey as two columns."""
+    survey = spec.survey
+    table = Table(show_header=False, box=box.SIMPLE, title=Text(f"Design of {survey.data.name}"), title_justify="left")
+    table.add_column(style="dim")
+    table.add_column()
+    cells = f"{overview.cells - overview.empty_cells:,} of {overview.cells:,} filled ({' × '.join(survey.public)})"
+    transformed = f"log {survey.outcome}" if survey.transform == "log" else survey.outcome
+    correlation = "one of them does not vary" if overview.correlation is None else f"{overview.correlation:+.2f}"
+    lines = {
+        "records": f"{overview.records:,}",
+        "strata": f"{overview.strata:,} ({survey.strata})" if survey.strata else "none",
+        "clusters": f"{overview.clusters:,} ({survey.cluster})" if overview.clusters else "none",
+        "degrees of freedom": f"{overview.degrees_of_freedom:,}",
+        "cells": cells,
+        "smallest cell": f"{overview.smallest_cell:,} record{'s' if overview.smallest_cell > 1 else ''}",
+        "sum of weights": f"{overview.sum_of_weights:,.1f}",
+        "population total": _population(overview),
+        f"correlation of {transformed} and log weight": correlation,
+        "tables": ", ".join(table.title for table in spec.requested_tables),
+        "privacy": _privacy(spec),
+    }
+    for name, value in lines.items():
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def _population(overview: Overview) -> str:
+    if overview.population_total is None or overview.weight_excess is None:
+        return "not declared (a release needs it)"
+    side = "above" if overview.weight_excess >= 0 else "below"
+    return f"{overview.population_total:,.10g} (the sum of weights is {abs(overview.weight_excess):.2%} {side})"
+
+
+def _privacy(spec: Spec) -> str:
+    if spec.privacy is None:
+        return "not declared (a release needs it)"
+    privacy = spec.privacy
+    return f"{privacy.mechanism}, ε = {privacy.epsilon:g} for {privacy.datasets} data sets; nothing has been spent"

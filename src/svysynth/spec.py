@@ -1,0 +1,221 @@
+"""The spec: one page of TOML that says everything about a run, as frozen and validated models.
+
+Unknown keys, wrong types and contradictions are errors that name the setting. `docs/spec.md` describes every key.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from svysynth.errors import SurveyError, did_you_mean
+
+Statistic = Literal["count", "mean", "total", "proportion"]
+Transform = Literal["log", "identity"]
+Lonely = Literal["fail", "certainty", "adjust"]
+VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
+
+LARGEST_SPEC_BYTES = 1_000_000
+MOST_BY_COLUMNS = 8
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Positive = Annotated[float, Field(gt=0, lt=1e60, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    """A table of the spec: frozen, strictly typed, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class SurveySpec(_Section):
+    """`[survey]`: where the data are and what role each column plays."""
+
+    data: Annotated[Path, Field(strict=False)]
+    outcome: Name
+    transform: Transform = "log"
+    weight: Name
+    strata: Name | None = None
+    cluster: Name | None = None
+    fpc: Name | None = None
+    public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
+    population_total: Positive | None = None
+    where: Name | None = None
+    labels: dict[Name, dict[Name, Name]] = {}
+
+    @model_validator(mode="after")
+    def _roles_do_not_clash(self) -> Self:
+        _no_repeats(self.public, "public")
+        confidential = [self.outcome, self.weight, *([self.fpc] if self.fpc else [])]
+        _no_repeats(confidential, "outcome, weight and fpc")
+        for role in ("public", "strata", "cluster"):
+            columns = getattr(self, role)
+            if set(confidential) & set([columns] if isinstance(columns, str) else columns or ()):
+                raise _clash(f"'{role}' names a column that is also the outcome, the weight or the fpc")
+        if self.cluster and self.cluster == self.strata:
+            raise _clash("'cluster' and 'strata' name the same column")
+        for column, labels in self.labels.items():
+            if column not in self.public:
+                raise _clash(f"'labels.{column}' is not one of the public columns")
+            _no_repeats(labels.values(), f"labels.{column}")
+        return self
+
+
+class PrivacySpec(_Section):
+    """`[privacy]`: the mechanism and its budget."""
+
+    mechanism: Literal["fbs", "fbp", "laplace"] = "fbs"
+    epsilon: Positive
+    datasets: Annotated[int, Field(ge=1, le=1000)] = 3
+
+
+class EstimationSpec(_Section):
+    """`[estimation]`: how standard errors and intervals are made."""
+
+    variance: VarianceMethod = "taylor"
+    replicates: Annotated[int, Field(ge=2, le=10_000)] = 200
+    lonely: Lonely = "fail"
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    cv_thresholds: Annotated[
+        tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]], Field(strict=False)
+    ] = (0.15, 0.30)
+
+    @model_validator(mode="after")
+    def _thresholds_ascend(self) -> Self:
+        if self.cv_thresholds[0] > self.cv_thresholds[1]:
+            raise _clash("'cv_thresholds' must be in ascending order")
+        return self
+
+
+class TableSpec(_Section):
+    """`[[tables]]`: one table; all margins and the total come with it."""
+
+    name: Name | None = None
+    by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False)]
+    statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False)] = ("count", "mean")
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> Self:
+        _no_repeats(self.by, "by")
+        _no_repeats(self.statistics, "statistics")
+        return self
+
+    @property
+    def title(self) -> str:
+        """The table's name, made from its columns where none is given."""
+        return self.name or " by ".join(self.by) or "total"
+
+
+class Spec(_Section):
+    """The whole page."""
+
+    survey: SurveySpec
+    privacy: PrivacySpec | None = None
+    estimation: EstimationSpec = EstimationSpec()
+    tables: Annotated[tuple[TableSpec, ...], Field(strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _tables_use_public_columns(self) -> Self:
+        for position, table in enumerate(self.tables, start=1):
+            for column in table.by:
+                if column not in self.survey.public:
+                    hint = did_you_mean(column, self.survey.public)
+                    raise _clash(f"table {position}: 'by' names '{column}', which is not in survey.public{hint}")
+        _no_repeats([table.title for table in self.tables], "tables (give each a 'name')")
+        return self
+
+    @property
+    def requested_tables(self) -> tuple[TableSpec, ...]:
+        """The tables asked for; without any, counts and means by the public columns."""
+        return self.tables or (TableSpec(by=self.survey.public[:MOST_BY_COLUMNS]),)
+
+
+def load_spec(path: str | Path) -> Spec:
+    """Read and validate a spec; a relative `survey.data` is taken from the spec's own folder."""
+    path = Path(path)
+    spec = parse_spec(_read_text(path), path.name)
+    survey = spec.survey.model_copy(update={"data": path.parent / spec.survey.data})
+    return spec.model_copy(update={"survey": survey})
+
+
+def parse_spec(text: str, place: str = "spec") -> Spec:
+    """Validate the text of a spec."""
+    try:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        where = re.search(r"\(at line (\d+),", str(error))
+        line = f"line {where[1]} is " if where else ""
+        raise SurveyError(
+            "spec", place, f"{line}not valid TOML", "compare it with the example in docs/spec.md"
+        ) from None
+    return validate_spec(content, place)
+
+
+def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
+    """Validate the content of a spec; every problem is listed in one error."""
+    try:
+        return Spec.model_validate(content)
+    except ValidationError as error:
+        problems = [_explain(detail) for detail in error.errors(include_url=False, include_input=False)]
+        raise SurveyError(
+            "spec", place, "; ".join(problems), "correct the settings named here; docs/spec.md lists them all"
+        ) from None
+
+
+def _read_text(path: Path) -> str:
+    remedy = "give the path of a spec in TOML, or draft one with `svysynth init DATA`"
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_SPEC_BYTES + 1)
+        if len(raw) > LARGEST_SPEC_BYTES:
+            raise SurveyError("spec", path.name, "is too large to be a spec", remedy)
+        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise SurveyError("spec", path.name, "is not UTF-8 text", remedy) from None
+    except (OSError, ValueError):
+        raise SurveyError("spec", path.name or str(path), "cannot be read", remedy) from None
+
+
+def _explain(detail: ErrorDetails) -> str:
+    """One pydantic problem in the spec's own words, without the offending value."""
+    location = [part + 1 if isinstance(part, int) else part for part in detail["loc"]]
+    setting = ".".join(str(part) for part in location) or "spec"
+    kind, context = detail["type"], detail.get("ctx", {})
+    match kind:
+        case "missing":
+            return f"'{setting}' is required"
+        case "extra_forbidden":
+            return f"'{setting}' is not a known setting{_known_setting_hint(location)}"
+        case "literal_error":
+            return f"'{setting}' must be one of {context['expected'].replace(' or ', ', ')}"
+        case "clash":
+            return detail["msg"]
+        case _:
+            return f"'{setting}': {detail['msg'][:1].lower()}{detail['msg'][1:].replace('input should', 'should')}"
+
+
+def _known_setting_hint(location: list[Any]) -> str:
+    sections: dict[str, type[_Section]] = {
+        "survey": SurveySpec,
+        "privacy": PrivacySpec,
+        "estimation": EstimationSpec,
+        "tables": TableSpec,
+    }
+    section = sections.get(str(location[0]), Spec) if len(location) > 1 else Spec
+    return did_you_mean(str(location[-1]), section.model_fields)
+
+
+def _clash(message: str) -> PydanticCustomError:
+    return PydanticCustomError("clash", "{text}", {"text": message})
+
+
+def _no_repeats(names: Any, setting: str) -> None:
+    names = list(names)
+    if len(set(names)) != len(names):
+        raise _clash(f"'{setting}': a name stands there twice")

@@ -1,0 +1,1 @@
+"""The paper's studies and the data they start from."""

@@ -1,0 +1,256 @@
+"""Survey: a frame with declared roles, checked once, so that everything after it can trust the numbers.
+
+A record is (outcome, weight, public columns, stratum, cluster). Outcome and weight are confidential; the public
+columns, the strata and the number of records in each cell are public. Building a survey is where bad data are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from svysynth.columns import (
+    LARGEST_MAGNITUDE,
+    categories,
+    codes_as_text,
+    dense_codes,
+    guess_numbers,
+    numbers,
+)
+from svysynth.design import Design, DesignIndex, Floats, Integers, index_design
+from svysynth.errors import SurveyError, did_you_mean, of_records
+from svysynth.files import CodeLabels, DataFile, open_data, read_columns
+from svysynth.spec import SurveySpec, Transform, validate_spec
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A survey sample with declared roles.
+
+    `frame` has the outcome and the weight as floats, the public columns as enumerations of their labels, and the
+    design's columns; `codes` maps the labels of a public column back to the codes in the file.
+    """
+
+    frame: pl.DataFrame
+    outcome: str
+    design: Design
+    public: tuple[str, ...]
+    transform: Transform = "log"
+    population_total: float | None = None
+    codes: Mapping[str, CodeLabels] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    def __repr__(self) -> str:
+        return f"Survey of {len(self):,} records: {self.outcome} by {', '.join(self.public)}"
+
+    @property
+    def outcome_values(self) -> Floats:
+        """The outcome of every record."""
+        return self.frame[self.outcome].to_numpy()
+
+    @property
+    def weights(self) -> Floats:
+        """The sampling weight of every record."""
+        return self.frame[self.design.weight].to_numpy()
+
+    @cached_property
+    def index(self) -> DesignIndex:
+        """The design as integers."""
+        design = self.design
+        stratum = dense_codes(self.frame[design.strata]) if design.strata else np.zeros(len(self), np.int64)
+        cluster = dense_codes(self.frame[design.cluster]) if design.cluster else None
+        fpc = self.frame[design.fpc].to_numpy() if design.fpc else None
+        return index_design(stratum, cluster, fpc)
+
+    def levels(self, column: str) -> tuple[str, ...]:
+        """The labels of a public column, in order."""
+        dtype = self.frame.schema[column]
+        assert isinstance(dtype, pl.Enum)
+        return tuple(dtype.categories)
+
+    def cell_index(self, columns: Sequence[str]) -> Integers:
+        """The cell of every record in the crossing of some public columns, last column fastest."""
+        cell = np.zeros(len(self), np.int64)
+        for column in columns:
+            cell *= len(self.levels(column))
+            cell += self.frame[column].to_physical().to_numpy()
+        return cell
+
+
+def read_survey(
+    data: str | Path | pl.DataFrame,
+    *,
+    outcome: str,
+    weight: str,
+    public: Sequence[str],
+    strata: str | None = None,
+    cluster: str | None = None,
+    fpc: str | None = None,
+    transform: Transform = "log",
+    population_total: float | None = None,
+    where: str | None = None,
+    labels: Mapping[str, Mapping[str, str]] | None = None,
+) -> Survey:
+    """Read a survey from a file or a polars frame; the arguments are the keys of the spec's `[survey]`."""
+    settings: dict[str, Any] = {
+        "data": "frame" if isinstance(data, pl.DataFrame) else str(data),
+        "outcome": outcome,
+        "weight": weight,
+        "public": tuple(public),
+        "strata": strata,
+        "cluster": cluster,
+        "fpc": fpc,
+        "transform": transform,
+        "population_total": population_total,
+        "where": where,
+        "labels": {column: dict(codes) for column, codes in (labels or {}).items()},
+    }
+    spec = validate_spec({"survey": settings}, "read_survey").survey
+    return survey_from_frame(data, spec) if isinstance(data, pl.DataFrame) else survey_from_file(spec)
+
+
+def survey_from_file(spec: SurveySpec) -> Survey:
+    """Read the survey that a spec describes."""
+    file = open_data(spec.data)
+    condition = _parse_condition(spec.where)
+    needed = [*_declared(spec), *_condition_columns(condition)]
+    _require_columns(needed, file.columns)
+    frame = read_columns(file, needed)
+    return _build(frame, spec, condition, file)
+
+
+def survey_from_frame(frame: pl.DataFrame, spec: SurveySpec) -> Survey:
+    """Make a survey of a frame that is already in memory."""
+    condition = _parse_condition(spec.where)
+    _require_columns([*_declared(spec), *_condition_columns(condition)], frame.columns)
+    return _build(frame, spec, condition, DataFile(Path("frame"), "frame", tuple(frame.columns)))
+
+
+def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, file: DataFile) -> Survey:
+    _require_records(frame, "the data", "export the file again")
+    if condition is not None:
+        frame = _keep(frame, condition, file)
+        _require_records(frame, "survey.where", "loosen the condition")
+    columns = {
+        spec.outcome: numbers(frame[spec.outcome], file),
+        spec.weight: numbers(frame[spec.weight], file),
+    }
+    if spec.fpc:
+        columns[spec.fpc] = numbers(frame[spec.fpc], file)
+    codes = {}
+    for name in spec.public:
+        columns[name], codes[name] = categories(frame[name], spec.labels.get(name), file.value_labels.get(name, {}))
+    for key in (spec.strata, spec.cluster):
+        if key and key not in columns:
+            columns[key] = codes_as_text(frame[key])
+    _check_ranges(columns, spec)
+    survey = Survey(
+        pl.DataFrame(columns),
+        spec.outcome,
+        Design(spec.weight, spec.strata, spec.cluster, spec.fpc),
+        spec.public,
+        spec.transform,
+        spec.population_total,
+        codes,
+    )
+    survey.index  # noqa: B018  a contradictory design is refused here rather than later
+    return survey
+
+
+# --- the row filter ---
+
+
+def _parse_condition(where: str | None) -> pl.Expr | None:
+    if where is None:
+        return None
+    try:
+        condition = pl.sql_expr(where)
+        condition.meta.root_names()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, RecursionError):
+        raise _bad_condition("is not a SQL condition", "write it like: age_group = 40 and salary > 0") from None
+    return condition
+
+
+def _condition_columns(condition: pl.Expr | None) -> list[str]:
+    return [] if condition is None else condition.meta.root_names()
+
+
+def _keep(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.DataFrame:
+    """The records for which the condition is true; unknown counts as false, as in SQL."""
+    typed = frame.with_columns(
+        guess_numbers(frame[column], file) for column in dict.fromkeys(_condition_columns(condition))
+    )
+    try:
+        mask = typed.select(condition.alias("keep"))["keep"]
+        if mask.dtype == pl.Boolean and len(mask) in (1, frame.height):
+            return frame.filter(mask.fill_null(value=False)) if len(mask) > 1 else frame.filter(condition)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        pass
+    raise _bad_condition(
+        "does not fit the columns it names", "compare numbers with numbers and text with text in 'quotes'"
+    )
+
+
+def _bad_condition(problem: str, remedy: str) -> SurveyError:
+    return SurveyError("spec", "survey.where", problem, remedy)
+
+
+# --- columns by role ---
+
+
+def _declared(spec: SurveySpec) -> list[str]:
+    optional = [column for column in (spec.strata, spec.cluster, spec.fpc) if column]
+    return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
+
+
+def _require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
+    missing = [column for column in dict.fromkeys(needed) if column not in available]
+    if missing:
+        hint = did_you_mean(missing[0], available)
+        raise SurveyError(
+            "data",
+            f"column '{missing[0]}'",
+            f"is not in the data{hint}" + (f", nor are {len(missing) - 1} more" if missing[1:] else ""),
+            "check the names in [survey] against the file's header",
+        )
+
+
+def _require_records(frame: pl.DataFrame, place: str, remedy: str) -> None:
+    if frame.height == 0:
+        raise SurveyError("data", place, "there are no records", remedy)
+
+
+def _check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
+    weight, outcome = columns[spec.weight], columns[spec.outcome]
+    bad = int((weight <= 0).sum())
+    if bad:
+        raise SurveyError(
+            "data",
+            f"column '{spec.weight}'",
+            f"{of_records(bad, len(weight))} not positive, as a weight must be",
+            "correct them, or leave such records out with survey.where",
+        )
+    bad = int((weight < 1 / LARGEST_MAGNITUDE).sum())
+    if bad:
+        raise SurveyError(
+            "data",
+            f"column '{spec.weight}'",
+            f"{of_records(bad, len(weight))} absurdly small",
+            "correct them",
+        )
+    bad = int((outcome <= 0).sum())
+    if spec.transform == "log" and bad:
+        raise SurveyError(
+            "data",
+            f"column '{spec.outcome}'",
+            f"{of_records(bad, len(outcome))} not positive, and have no logarithm",
+            "leave such records out with survey.where, or set survey.transform to 'identity'",
+        )
