@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from svysynth.design import Integers
 from svysynth.errors import SurveyError, of_records
 from svysynth.files import CodeLabels, DataFile, code_text
+from svysynth.groups import Integers
 
 ALL = "All"
 """The level that stands for a margin in every table."""
@@ -17,6 +20,8 @@ MOST_LEVELS = 10_000
 LONGEST_LABEL = 200
 LARGEST_MAGNITUDE = 1e60
 """Numbers beyond this would overflow once squared and summed."""
+SLICE = 2**16
+"""Records whose codes are numbered at a time, so that it takes little memory."""
 MISSING_NUMBERS = ("", ".", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
@@ -44,9 +49,8 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
         number = series.cast(pl.Float64)
     else:
         raise SurveyError("data", column, "is not numeric", "name a numeric column for this role")
-    number = number.fill_nan(None)
-    _require_complete(number)
-    extreme = int((number.abs() > LARGEST_MAGNITUDE).sum())
+    _require_complete(number.fill_nan(None) if number.is_nan().any() else number)
+    extreme = int(((number > LARGEST_MAGNITUDE) | (number < -LARGEST_MAGNITUDE)).sum())
     if extreme:
         raise SurveyError(
             "data", column, f"{of_records(extreme, len(series))} infinite or absurdly large", "correct them"
@@ -71,90 +75,109 @@ def guess_numbers(series: pl.Series, file: DataFile) -> pl.Series:
     return series
 
 
-def codes_as_text(series: pl.Series) -> pl.Series:
-    """A column of codes as text, whatever its type; codes that cannot be told apart as text are refused."""
+@dataclass(frozen=True)
+class Keys:
+    """A column of codes as whole numbers: `codes[key]` is the code of a record, as text."""
+
+    key: Integers
+    codes: tuple[str, ...]
+
+
+def keys(series: pl.Series) -> Keys:
+    """Number the codes of a column, in the order of their text; what cannot be told apart as text is refused."""
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
     _require_complete(series)
-    dtype = series.dtype
-    if dtype.is_integer() or dtype in (pl.Boolean, pl.Enum, pl.Categorical):
-        codes = series.cast(pl.String)
-    elif dtype == pl.String:
-        codes = series.str.strip_chars()
-    elif dtype.is_float() and bool((series == series.round()).all()) and bool((series.abs() < 2**53).all()):
-        codes = series.cast(pl.Int64).cast(pl.String)
-    else:
-        raise SurveyError(
-            "data",
-            f"column '{series.name}'",
-            "does not hold categories",
-            "name a column of text or whole numbers",
-        )
-    blank = int((codes == "").sum())
-    if blank:
-        _require_complete(codes.set(codes == "", None))
-    return codes
+    distinct = _distinct(series)
+    text = _as_text(distinct)
+    if (text == "").any():
+        _require_complete(series.set(series.str.strip_chars() == "", None))
+    codes = text.unique().sort()
+    position = text.cast(pl.Enum(codes)).to_physical().cast(pl.Int32)
+    key = np.empty(len(series), np.int32)
+    for start in range(0, len(series), SLICE):
+        piece = series.slice(start, SLICE).replace_strict(distinct, position, return_dtype=pl.Int32)
+        key[start : start + SLICE] = piece.to_numpy()
+    return Keys(key, tuple(codes))
+
+
+def _distinct(series: pl.Series) -> pl.Series:
+    if series.dtype.is_nested() or series.dtype in (pl.Binary, pl.Object):
+        raise _no_categories(series)
+    parts = [series.slice(start, SLICE).unique() for start in range(0, len(series), SLICE)]
+    return pl.concat(parts).unique()
+
+
+def _as_text(values: pl.Series) -> pl.Series:
+    """Codes as text, the same for 1, 1.0 and '1'."""
+    dtype = values.dtype
+    if dtype.is_integer() or dtype in (pl.Boolean, pl.Enum, pl.Categorical, pl.String):
+        return values.cast(pl.String).str.strip_chars()
+    whole = dtype.is_float() and (values == values.round()).all() and (values.abs() < 2**53).all()
+    if not whole:
+        raise _no_categories(values)
+    return values.cast(pl.Int64).cast(pl.String)
+
+
+def _no_categories(series: pl.Series) -> SurveyError:
+    remedy = "name a column of text or whole numbers"
+    return SurveyError("data", f"column '{series.name}'", "does not hold categories", remedy)
 
 
 def categories(series: pl.Series, declared: CodeLabels | None, in_file: CodeLabels) -> tuple[pl.Series, dict[str, str]]:
-    """A public column as an enumeration of labels, in the declared order or in the order of its codes."""
-    codes = codes_as_text(series)
-    present = _in_order(codes.unique().to_list())
-    column = f"column '{series.name}'"
-    if declared is not None:
-        labels = {code_text(code): label for code, label in declared.items()}
-        unknown = int((~codes.is_in(list(labels))).sum())
-        if unknown:
-            raise SurveyError(
-                "data",
-                column,
-                f"{of_records(unknown, len(series))} without a label in survey.labels.{series.name}",
-                "list every code there, or leave such records out with survey.where",
-            )
+    """A public column as an enumeration of labels, in the declared order or in the order of its codes.
+
+    Returned with the labels of its codes.
+    """
+    found = keys(series)
+    if declared is None:
+        labels = _labels_of_codes(series.name, found.codes, in_file)
     else:
-        if len(present) > MOST_LEVELS:
-            raise SurveyError(
-                "data",
-                column,
-                f"has {len(present):,} levels",
-                f"group it into at most {MOST_LEVELS:,} levels",
-            )
-        labels = {code: in_file.get(code, code).strip() or code for code in present}
-        repeated = {label for label in labels.values() if list(labels.values()).count(label) > 1}
-        labels = {code: f"{label} ({code})" if label in repeated else label for code, label in labels.items()}
-    _check_labels(column, list(labels.values()))
-    levels = pl.Enum(list(labels.values()))
-    if all(code == label for code, label in labels.items()):
-        return codes.cast(levels), labels
-    return codes.replace_strict(labels, return_dtype=levels), labels
+        labels = {code_text(code): label for code, label in declared.items()}
+        _require_labels(series.name, found, labels)
+    _check_labels(series.name, list(labels.values()))
+    position = {code: position for position, code in enumerate(labels)}
+    order = np.array([position[code] for code in found.codes], np.uint32)
+    levels = pl.Series(series.name, list(labels.values()), dtype=pl.Enum(list(labels.values())))
+    return levels.gather(order[found.key]), labels
 
 
-def _in_order(codes: list[str]) -> list[str]:
-    """Codes that are whole numbers in numerical order, others alphabetically."""
+def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:
+    """The codes that occur, numbers in numerical order; labels that several codes share get the code added."""
+    if len(codes) > MOST_LEVELS:
+        remedy = f"group it into at most {MOST_LEVELS:,} levels"
+        raise SurveyError("data", f"column '{column}'", f"has {len(codes):,} levels", remedy)
     if all(re.fullmatch(r"-?[0-9]{1,15}", code) for code in codes):
-        return sorted(codes, key=lambda code: (int(code), code))
-    return sorted(codes)
+        codes = tuple(sorted(codes, key=lambda code: (int(code), code)))
+    labels = {code: in_file.get(code, code).strip() or code for code in codes}
+    uses = Counter(labels.values())
+    return {code: f"{label} ({code})" if uses[label] > 1 else label for code, label in labels.items()}
 
 
-def _check_labels(column: str, labels: list[str]) -> None:
+def _require_labels(column: str, found: Keys, labels: Mapping[str, str]) -> None:
+    unknown = np.array([code not in labels for code in found.codes])
+    bad = int(unknown[found.key].sum())
+    if bad:
+        raise SurveyError(
+            "data",
+            f"column '{column}'",
+            f"{of_records(bad, len(found.key))} without a label in survey.labels.{column}",
+            "list every code there, or leave such records out with survey.where",
+        )
+
+
+def _check_labels(column: str, labels: Sequence[str]) -> None:
     if ALL in labels:
         raise SurveyError(
             "data",
-            column,
+            f"column '{column}'",
             f"has a level called '{ALL}', which tables use for margins",
             "give that level another name",
         )
     if not all(label.isprintable() and len(label) <= LONGEST_LABEL for label in labels):
         raise SurveyError(
             "data",
-            column,
+            f"column '{column}'",
             f"has levels with control characters or with more than {LONGEST_LABEL} characters",
             "clean its levels, or check that this is a column of categories",
         )
-
-
-def dense_codes(series: pl.Series) -> Integers:
-    """Number the distinct values of a column 0, 1, 2 … in sorted order."""
-    if isinstance(series.dtype, pl.Enum):
-        _, code = np.unique(series.to_physical().to_numpy(), return_inverse=True)
-        return code.astype(np.int64)
-    levels = series.unique().sort()
-    return series.cast(pl.Enum(levels)).to_physical().to_numpy().astype(np.int64)

@@ -9,14 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from svysynth.errors import SurveyError
+from svysynth.groups import Booleans, Floats, Integers, count_keys, group_ids
 from svysynth.spec import Lonely
-
-Floats = npt.NDArray[np.float64]
-Booleans = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 
 EXHAUSTED = 1e-7
 """A stratum with a smaller unsampled fraction counts as fully observed, as in R `survey`."""
@@ -82,9 +78,9 @@ def index_design(stratum: Integers, cluster: Integers | None, fpc: Floats | None
         psu, psu_stratum = None, stratum
     else:
         clusters = int(cluster.max()) + 1
-        keys, psu = np.unique(stratum * clusters + cluster, return_inverse=True)
+        keys, psu = group_ids(stratum.astype(np.int64) * clusters + cluster, strata * clusters)
         psu_stratum = keys // clusters
-    psus = np.bincount(psu_stratum, minlength=strata)
+    psus = count_keys(psu_stratum, strata)
     unsampled = np.ones(strata) if fpc is None else _unsampled_fraction(stratum, strata, fpc, psus)
     return DesignIndex(stratum, psu, psu_stratum, psus, unsampled)
 

@@ -24,7 +24,7 @@ MOST_CATEGORIES = 50
 PUBLIC_COLUMNS = 2
 
 NAMES = {
-    "weight": r"(^|[_. ])(p|f|final|survey|samp\w*)?_?(w|wt|wts|wgt|wght|weights?)(\d*|final|fin|surv\w*)($|[_. ])",
+    "weight": r"weight|w(gh?)?ts?(\d*|fin(al)?|surv\w*)($|[_. ])|(^|[_. ])w$",
     "strata": r"strat(a|um)?",
     "cluster": r"(^|[_. ])(psu|clusters?|ea|segment)($|[_. ]|id)",
     "fpc": r"(^|[_. ])fpc",

@@ -18,8 +18,9 @@ from functools import partial
 
 import numpy as np
 
-from svysynth.design import DesignIndex, Floats, Integers
-from svysynth.moments import Moments, group_ids, group_sums
+from svysynth.design import EXHAUSTED, DesignIndex
+from svysynth.groups import Floats, Integers, group_ids, group_sums
+from svysynth.moments import Moments
 from svysynth.spec import Lonely, Statistic
 
 
@@ -75,6 +76,9 @@ def taylor_variance(
         case "mean":
             size = sums.weight[domain]
             offset = moments.reference - sums.outcome[domain] / size
+            # Far from zero the mean is rounded: make the linearised values add up to zero, as they must.
+            leftover = group_sums(domain, domains, moments.count * (moments.mean_e + offset * moments.mean_w))
+            offset = offset - leftover[domain] / size
             return _variance(moments, index, domain, domains, offset / size, 1 / size, lonely)
         case "proportion":
             share = sums.weight / sums.population
@@ -133,7 +137,8 @@ def _between_psus(
     alone = index.lonely[strata]
     center = np.where(alone, 0.0, mean)
     squares = total(within + count * (z - center[pair]) ** 2) + (drawn - inside) * center**2
-    scale = index.unsampled[strata] * np.where(alone, 1.0, drawn / np.maximum(drawn - 1, 1))
+    unsampled = np.where(index.unsampled[strata] < EXHAUSTED, 0.0, index.unsampled[strata])
+    scale = unsampled * np.where(alone, 1.0, drawn / np.maximum(drawn - 1, 1))
     if lonely != "adjust":
         scale = np.where(alone, 0.0, scale)
     return group_sums(keys % domains, domains, scale * squares)

@@ -6,7 +6,7 @@ with r the group's own weighted mean of y. From these every count, total, mean a
 variance follow, for any union of cells, without going back to the records.
 
 The moments are centred, rather than plain sums of w², w²y and w²y², because a variance is then a sum of squares and
-loses no digits to cancellation: equal weights give a variance of exactly zero.
+loses no digits to cancellation, not even where all weights are equal or the outcome is far from zero.
 """
 
 from __future__ import annotations
@@ -16,12 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from svysynth.design import Floats, Integers
-
-CHUNK = 2**16
-"""Records worked on at a time: small enough to stay in the processor's cache."""
+from svysynth.groups import CHUNK, Floats, Integers, group_ids, group_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +61,7 @@ def merge_moments(parts: Sequence[Moments], cells: int) -> Moments:
     block, cell, count, reference, mean_w, mean_e, ww, we, ee = (
         np.concatenate([getattr(part, name) for part in parts]) for name in Moments.__dataclass_fields__
     )
-    keys, group = group_ids(block * cells + cell, (int(block.max()) + 1) * cells)
-
+    keys, group = group_ids(block.astype(np.int64) * cells + cell, (int(block.max()) + 1) * cells)
     total = partial(group_sums, group, len(keys))
     size = total(count)
     # Each part is measured from its own reference: shift all parts of a group to their common weighted mean of y.
@@ -91,8 +86,7 @@ def merge_moments(parts: Sequence[Moments], cells: int) -> Moments:
 
 
 def _moments_of_chunk(block: Integers, cell: Integers, weight: Floats, outcome: Floats, cells: int) -> Moments:
-    keys, group = group_ids(block * cells + cell, (int(block.max()) + 1) * cells)
-
+    keys, group = group_ids(block.astype(np.int64) * cells + cell, (int(block.max()) + 1) * cells)
     total = partial(group_sums, group, len(keys))
     count = np.bincount(group, minlength=len(keys))
     sum_w = total(weight)
@@ -111,18 +105,3 @@ def _moments_of_chunk(block: Integers, cell: Integers, weight: Floats, outcome: 
         total(off_w * off_e),
         total(off_e * off_e),
     )
-
-
-def group_sums(group: Integers, groups: int, values: npt.ArrayLike) -> Floats:
-    """Σ values within each group, in the order of the records."""
-    return np.asarray(np.bincount(group, np.asarray(values, np.float64), minlength=groups), np.float64)
-
-
-def group_ids(key: Integers, bound: int) -> tuple[Integers, Integers]:
-    """The distinct keys, sorted, and for each element the position of its key among them; 0 ≤ key < bound."""
-    if bound > 4 * len(key) + 1024:
-        keys, group = np.unique(key, return_inverse=True)
-        return keys, group
-    present = np.bincount(key, minlength=bound) > 0
-    position = np.cumsum(present) - 1
-    return np.flatnonzero(present), position[key]

@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse as sparse
 from scipy.linalg import hadamard
 
-from svysynth.design import Booleans, DesignIndex, Floats, Integers
+from svysynth.design import DesignIndex
 from svysynth.errors import SurveyError
+from svysynth.groups import Booleans, Floats, Integers
 from svysynth.spec import EstimationSpec, VarianceMethod
 from svysynth.streams import Streams
 

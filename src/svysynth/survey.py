@@ -6,6 +6,7 @@ columns, the strata and the number of records in each cell are public. Building 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,17 +16,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from svysynth.columns import (
-    LARGEST_MAGNITUDE,
-    categories,
-    codes_as_text,
-    dense_codes,
-    guess_numbers,
-    numbers,
-)
-from svysynth.design import Design, DesignIndex, Floats, Integers, index_design
+from svysynth.columns import LARGEST_MAGNITUDE, categories, guess_numbers, keys, numbers
+from svysynth.design import Design, DesignIndex, index_design
 from svysynth.errors import SurveyError, did_you_mean, of_records
 from svysynth.files import CodeLabels, DataFile, open_data, read_columns
+from svysynth.groups import Floats, Integers, group_ids, smallest_integer
 from svysynth.spec import SurveySpec, Transform, validate_spec
 
 
@@ -65,10 +60,14 @@ class Survey:
     def index(self) -> DesignIndex:
         """The design as integers."""
         design = self.design
-        stratum = dense_codes(self.frame[design.strata]) if design.strata else np.zeros(len(self), np.int64)
-        cluster = dense_codes(self.frame[design.cluster]) if design.cluster else None
+        stratum = self._design_key(design.strata) if design.strata else np.zeros(len(self), np.int32)
+        cluster = self._design_key(design.cluster) if design.cluster else None
         fpc = self.frame[design.fpc].to_numpy() if design.fpc else None
         return index_design(stratum, cluster, fpc)
+
+    def _design_key(self, column: str) -> Integers:
+        key = self.frame[column].to_physical().to_numpy()
+        return group_ids(key, int(key.max()) + 1)[1]
 
     def levels(self, column: str) -> tuple[str, ...]:
         """The labels of a public column, in order."""
@@ -78,10 +77,11 @@ class Survey:
 
     def cell_index(self, columns: Sequence[str]) -> Integers:
         """The cell of every record in the crossing of some public columns, last column fastest."""
-        cell = np.zeros(len(self), np.int64)
-        for column in columns:
-            cell *= len(self.levels(column))
-            cell += self.frame[column].to_physical().to_numpy()
+        sizes = [len(self.levels(column)) for column in columns]
+        cell = np.zeros(len(self), smallest_integer(math.prod(sizes)))
+        for column, size in zip(columns, sizes, strict=True):
+            cell *= size
+            cell += self.frame[column].to_physical().to_numpy().astype(cell.dtype)
         return cell
 
 
@@ -123,8 +123,7 @@ def survey_from_file(spec: SurveySpec) -> Survey:
     condition = _parse_condition(spec.where)
     needed = [*_declared(spec), *_condition_columns(condition)]
     _require_columns(needed, file.columns)
-    frame = read_columns(file, needed)
-    return _build(frame, spec, condition, file)
+    return _build(read_columns(file, needed), spec, condition, file)
 
 
 def survey_from_frame(frame: pl.DataFrame, spec: SurveySpec) -> Survey:
@@ -139,18 +138,17 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, fil
     if condition is not None:
         frame = _keep(frame, condition, file)
         _require_records(frame, "survey.where", "loosen the condition")
-    columns = {
-        spec.outcome: numbers(frame[spec.outcome], file),
-        spec.weight: numbers(frame[spec.weight], file),
-    }
-    if spec.fpc:
-        columns[spec.fpc] = numbers(frame[spec.fpc], file)
-    codes = {}
+    raw = {name: frame[name] for name in _declared(spec)}
+    del frame  # each raw column can go as soon as it has been converted
+    columns, codes = {}, {}
+    for name in (spec.outcome, spec.weight, spec.fpc):
+        if name:
+            columns[name] = numbers(raw.pop(name), file)
     for name in spec.public:
-        columns[name], codes[name] = categories(frame[name], spec.labels.get(name), file.value_labels.get(name, {}))
-    for key in (spec.strata, spec.cluster):
-        if key and key not in columns:
-            columns[key] = codes_as_text(frame[key])
+        labels = spec.labels.get(name), file.value_labels.get(name, {})
+        columns[name], codes[name] = categories(raw.pop(name), *labels)
+    for name in tuple(raw):
+        columns[name] = pl.Series(name, keys(raw.pop(name)).key)
     _check_ranges(columns, spec)
     survey = Survey(
         pl.DataFrame(columns),

@@ -15,8 +15,9 @@ import polars as pl
 from scipy.special import stdtrit
 
 from svysynth.columns import ALL
-from svysynth.design import DesignIndex, Floats, Integers
+from svysynth.design import DesignIndex
 from svysynth.errors import SurveyError
+from svysynth.groups import Floats, Integers
 from svysynth.linearization import DomainSums, estimate, sum_domains, taylor_variance
 from svysynth.moments import Moments, compute_moments
 from svysynth.replicates import Replicates, make_replicates

@@ -16,7 +16,7 @@ import polars as pl
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from svysynth.design import Floats, Integers
+from svysynth.groups import Floats, Integers
 from svysynth.streams import Streams
 
 RECORDS = 10_355

@@ -1,0 +1,57 @@
+"""Make what comes from the program itself: docs/cli.md, and the output of the commands in README.md."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ |= {"TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
+
+import typer
+from typer.testing import CliRunner
+
+from svysynth.cli import app
+
+PAGE = Path(__file__).with_name("cli.md")
+README = Path(__file__).parent.parent / "README.md"
+CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
+
+
+def command_line_page() -> str:
+    """The reference of every command: its own help text."""
+    commands = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    parts = ["# Command line\n\nThis page is made from the commands themselves by `make docs`.\n"]
+    for command in [[], *([name] for name in commands)]:
+        help_text = CliRunner().invoke(app, [*command, "--help"], prog_name="svysynth").output
+        parts.append(f"## {' '.join(['svysynth', *command])}\n\n```text\n{trimmed(help_text)}\n```\n")
+    return "\n".join(parts)
+
+
+def readme() -> str:
+    """The README with the output of each command it shows, run where the demo has been run."""
+    with tempfile.TemporaryDirectory() as folder:
+        run("svysynth demo", folder)
+
+        def shown(match: re.Match[str]) -> str:
+            return f"```console\n$ {match['command']}\n{run(match['command'], folder)}\n```"
+
+        return CONSOLE.sub(shown, README.read_text(encoding="utf-8"))
+
+
+def run(command: str, folder: str | Path) -> str:
+    """The standard output of a `svysynth` command, as a reader sees it in a pipe."""
+    arguments = [sys.executable, "-m", *command.split()]
+    done = subprocess.run(arguments, cwd=folder, capture_output=True, encoding="utf-8", check=True)
+    return trimmed(done.stdout)
+
+
+def trimmed(text: str) -> str:
+    """Text without blanks at the ends of its lines."""
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(command_line_page(), encoding="utf-8")
+    README.write_text(readme(), encoding="utf-8")

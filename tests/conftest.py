@@ -1,0 +1,35 @@
+"""Shared pieces of the tests: the demo survey, and the switch for the slower studies."""
+
+import polars as pl
+import pytest
+
+import svysynth
+from svysynth.studies.standin import doctorates
+
+
+def pytest_addoption(parser):
+    parser.addoption("--run-study", action="store_true", help="run the slower statistical studies too")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "study: a slower statistical study, run by `make study`")
+
+
+def pytest_collection_modifyitems(config, items):
+    """The studies are another command's work: leave them out of the ordinary run rather than skip them."""
+    if not config.getoption("--run-study"):
+        studies = [item for item in items if item.get_closest_marker("study")]
+        config.hook.pytest_deselected(items=studies)
+        items[:] = [item for item in items if not item.get_closest_marker("study")]
+
+
+@pytest.fixture(scope="session")
+def doctorate_frame() -> pl.DataFrame:
+    return doctorates()
+
+
+@pytest.fixture(scope="session")
+def doctorate_survey(doctorate_frame) -> svysynth.Survey:
+    return svysynth.read_survey(
+        doctorate_frame, outcome="salary", weight="weight", strata="field", public=["field", "gender"]
+    )

@@ -1,0 +1,134 @@
+"""The command line, as a user meets it."""
+
+import subprocess
+import sys
+
+import openpyxl
+import polars as pl
+import pytest
+
+import svysynth
+from svysynth.cli import main
+
+
+def run(capsys, *arguments):
+    """Run a command in this process; its exit code, standard output and standard error."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return caught.value.code or 0, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.raises(SystemExit):
+        main(["demo", "--out", str(folder)])
+    return folder
+
+
+def test_demo_writes_a_survey_and_shows_its_tables(tmp_path, capsys):
+    code, out, err = run(capsys, "demo", "--out", tmp_path / "d")
+    assert (code, err) == (0, "")
+    assert {path.name for path in (tmp_path / "d").iterdir()} == {"doctorates.csv", "doctorates.toml"}
+    assert "INTERNAL USE ONLY" in out
+    assert "Life sciences" in out
+
+
+def test_check_shows_the_design(demo, capsys):
+    code, out, _ = run(capsys, "check", demo / "doctorates.toml")
+    assert code == 0
+    for text in ("10,355", "8 (field)", "16 of 16 filled", "114 records", "125,199", "nothing has been spent"):
+        assert text in out
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_are_written_tidy_and_marked_internal(demo, tmp_path, capsys, ending):
+    target = tmp_path / f"t.{ending}"
+    code, out, _ = run(capsys, "tables", demo / "doctorates.toml", "--out", target)
+    assert code == 0
+    assert "INTERNAL USE ONLY" in out
+    written = pl.read_csv(target) if ending == "csv" else pl.read_parquet(target)
+    spec = svysynth.load_spec(demo / "doctorates.toml")
+    direct = svysynth.tabulate_all(svysynth.survey.survey_from_file(spec.survey), spec.tables)
+    assert written.columns == [*direct.columns, "source"]
+    assert written["estimate"].to_list() == pytest.approx(direct["estimate"].to_list(), rel=1e-15)
+    assert written["source"].unique().to_list() == ["confidential, internal use only"]
+
+
+def test_a_workbook_has_numbers_as_numbers_and_says_what_it_is(demo, tmp_path, capsys):
+    run(capsys, "tables", demo / "doctorates.toml", "--out", tmp_path / "t.xlsx")
+    book = openpyxl.load_workbook(tmp_path / "t.xlsx")
+    assert book.sheetnames == ["Notes", "field by gender"]
+    assert "INTERNAL USE ONLY" in book["Notes"]["A1"].value
+    sheet = book["field by gender"]
+    header = [cell.value for cell in sheet[1]]
+    assert sheet.max_row == 55
+    assert sheet.cell(2, header.index("estimate") + 1).value == pytest.approx(125_200, abs=1)
+    assert sheet.cell(2, header.index("n") + 1).value == 10_355
+
+
+def test_a_seed_repeats_the_bootstrap(demo, tmp_path, capsys):
+    spec = tmp_path / "s.toml"
+    text = (demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{demo}/doctorates.csv"')
+    spec.write_text(text + '\n[estimation]\nvariance = "preston"\nreplicates = 20\n')
+    outputs = [run(capsys, "tables", spec, "--seed", seed)[1] for seed in (1, 1, 2)]
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_init_drafts_a_spec_that_checks(demo, tmp_path, capsys):
+    target = tmp_path / "draft.toml"
+    code, out, _ = run(capsys, "init", demo / "doctorates.csv", "--out", target)
+    assert code == 0
+    assert "weight   weight" in out
+    assert run(capsys, "check", target)[0] == 0
+    code, _, err = run(capsys, "init", demo / "doctorates.csv", "--out", target)
+    assert code == 1
+    assert "--force" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["check", "nowhere.toml"], 1, "cannot be read"),
+        (["tables", "{demo}/doctorates.toml", "--out", "{tmp}/x.docx"], 1, "cannot be written"),
+        (["tables", "{demo}/doctorates.toml", "--out", "{tmp}/no/x.csv"], 1, "folder exists"),
+        (["init", "{demo}/none.csv"], 1, "cannot be found"),
+        (["tables"], 2, "Missing argument"),
+        (["tabels"], 2, "No such command"),
+        (["tables", "x.toml", "--seed", "-1"], 2, "Invalid value"),
+    ],
+)
+def test_a_mistake_is_one_error_and_an_exit_code(demo, tmp_path, capsys, arguments, code, message):
+    arguments = [argument.format(demo=demo, tmp=tmp_path) for argument in arguments]
+    found, out, err = run(capsys, *arguments)
+    assert (found, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unforeseen_failure_shows_no_value(demo, monkeypatch, capsys):
+    def fail(*_):
+        raise ValueError("the salary of 123456 is wrong")
+
+    monkeypatch.setattr("svysynth.cli.overview", fail)
+    code, _, err = run(capsys, "check", demo / "doctorates.toml")
+    assert code == 70
+    assert "123456" not in err
+    assert "ValueError" in err
+    assert err.count("\n") == 1
+
+
+def test_version_and_module_door():
+    done = subprocess.run([sys.executable, "-m", "svysynth", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"svysynth {svysynth.__version__}"
+
+
+def test_help_teaches(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "svysynth demo" in out
+    for command in ("init", "check", "tables", "demo"):
+        assert command in out
+        assert run(capsys, command, "--help")[0] == 0

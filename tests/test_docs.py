@@ -1,0 +1,67 @@
+"""The prose: every command it shows is run, and shows what the command prints."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from generate import CONSOLE, command_line_page, run, trimmed
+
+import svysynth
+from svysynth.spec import parse_spec
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def demo_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readme")
+    run("svysynth demo", folder)
+    return folder
+
+
+def console_blocks(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(match["command"], match["output"]) for match in CONSOLE.finditer(text)]
+
+
+@pytest.mark.parametrize(("command", "output"), console_blocks("README.md"))
+def test_the_readme_shows_what_the_commands_print(demo_folder, command, output):
+    assert run(command, demo_folder) == trimmed(output)
+
+
+def test_the_readme_s_python_example_runs(demo_folder):
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=demo_folder, capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "proportion" in done.stdout
+
+
+def test_the_spec_page_s_example_is_a_spec_with_the_defaults():
+    text = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
+    spec = parse_spec(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    assert spec.estimation == svysynth.EstimationSpec()
+
+
+def test_every_setting_is_documented():
+    text = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
+    for section in ("survey", "privacy", "estimation"):
+        annotation = str(svysynth.Spec.model_fields[section].annotation)
+        model = getattr(svysynth.spec, re.search(r"(\w+Spec)", annotation)[1])
+        for key in model.model_fields:
+            assert f"| `{key}` |" in text, key
+    for key in svysynth.TableSpec.model_fields:
+        assert f"| `{key}` |" in text, key
+
+
+def test_the_command_line_page_is_up_to_date():
+    assert (ROOT / "docs/cli.md").read_text(encoding="utf-8") == command_line_page(), "run `make docs`"
+
+
+def test_every_linked_file_exists():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

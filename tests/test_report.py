@@ -1,0 +1,68 @@
+"""What people read: the wide layout, the terminal and the workbook."""
+
+import io
+
+import openpyxl
+import polars as pl
+import pytest
+from rich.console import Console
+
+import svysynth
+from svysynth.report.excel import write_workbook
+from svysynth.report.terminal import render_tables
+from svysynth.report.wide import decimals, wide_tables
+from svysynth.spec import EstimationSpec, TableSpec
+
+ODD_LABELS = ["=1+1", "[red]x[/red]", "<b>x</b>", "http://x.example", "plain"]
+
+
+@pytest.fixture
+def odd():
+    frame = pl.DataFrame({"y": [1.0, 2.0] * 5, "w": [1.0, 3.0] * 5, "g": ODD_LABELS * 2})
+    survey = svysynth.read_survey(frame, outcome="y", weight="w", public=["g"])
+    return svysynth.tabulate_all(survey, [TableSpec(by=("g",)), TableSpec(by=(), name="a/b: the [total]")])
+
+
+def rendered(tidy):
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    console.print(render_tables(tidy, EstimationSpec()))
+    return console.file.getvalue()
+
+
+def test_wide_tables_have_a_row_for_each_cell(doctorate_survey):
+    tidy = svysynth.tabulate(doctorate_survey, ["field", "gender"], ["count", "mean"])
+    (wide,) = wide_tables(tidy)
+    assert wide.by == ("field", "gender")
+    assert wide.rows.height == 27
+    assert wide.rows["mean_se"].to_list() == tidy.filter(statistic="mean")["se"].to_list()
+
+
+def test_labels_are_shown_as_they_are(odd):
+    text = rendered(odd)
+    for label in ODD_LABELS:
+        assert label in text
+    assert "a/b: the [total]" in text
+
+
+def test_marks_follow_the_flags(odd):
+    text = rendered(odd)
+    assert "**" in text
+    assert "above 15%" in text
+
+
+def test_labels_are_text_in_a_workbook(odd, tmp_path):
+    write_workbook(odd, tmp_path / "t.xlsx", ["note"])
+    book = openpyxl.load_workbook(tmp_path / "t.xlsx")
+    sheet = book["g"]
+    found = [(cell.value, cell.data_type) for (cell,) in sheet.iter_rows(min_row=3, max_row=7, min_col=2, max_col=2)]
+    assert found == [(label, "s") for label in sorted(ODD_LABELS)]
+    assert not any(cell.hyperlink for row in sheet.iter_rows() for cell in row)
+    assert book.sheetnames[2] == "a b  the  total"
+
+
+def test_decimals_suit_the_size():
+    assert decimals(pl.Series([12345.6]), "count") == 0
+    assert decimals(pl.Series([123.4]), "mean") == 1
+    assert decimals(pl.Series([1.2]), "mean") == 3
+    assert decimals(pl.Series([0.2]), "proportion") == 4
+    assert decimals(pl.Series([None], dtype=pl.Float64), "mean") == 0
