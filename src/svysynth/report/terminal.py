@@ -8,9 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from svysynth.columns import ALL
 from svysynth.overview import Overview
-from svysynth.report.wide import MARKS, WideTable, decimals, wide_tables
+from svysynth.report.wide import MARKS, WideTable, decimals, is_margin, wide_tables
 from svysynth.spec import EstimationSpec, Spec
 
 INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without protection."
@@ -40,8 +39,7 @@ def _render_table(wide: WideTable) -> Table:
             mark = MARKS.get(row[f"{statistic}_reliability"], "")
             cells.append(Text(_number(row[statistic], places[statistic]) + mark.ljust(marks[statistic])))
             cells.append(Text(_number(row[f"{statistic}_se"], places[statistic])))
-        is_margin = any(row[column] == ALL for column in wide.by)
-        table.add_row(*cells, style="bold" if is_margin else None)
+        table.add_row(*cells, style="bold" if is_margin(row, wide.by) else None)
     return table
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
 from svysynth.columns import ALL
 
+MEASURES = ("se", "lower", "upper", "cv", "reliability")
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
 
 
@@ -19,7 +21,7 @@ class WideTable:
     by: tuple[str, ...]
     statistics: tuple[str, ...]
     rows: pl.DataFrame
-    """The `by` columns, n, and for each statistic s: s, s_se, s_reliability."""
+    """The `by` columns, n, and for each statistic s: s, s_se, s_lower, s_upper, s_cv, s_reliability."""
 
 
 def wide_tables(tidy: pl.DataFrame) -> list[WideTable]:
@@ -36,10 +38,14 @@ def _widen(title: str, tidy: pl.DataFrame) -> WideTable:
         own = tidy.filter(statistic=statistic)
         wide = wide.with_columns(
             own["estimate"].alias(statistic),
-            own["se"].alias(f"{statistic}_se"),
-            own["reliability"].alias(f"{statistic}_reliability"),
+            *(own[measure].alias(f"{statistic}_{measure}") for measure in MEASURES),
         )
     return WideTable(title, tuple(by), tuple(statistics), wide)
+
+
+def is_margin(row: dict[str, Any], by: tuple[str, ...]) -> bool:
+    """Whether a row adds up others."""
+    return any(row[column] == ALL for column in by)
 
 
 def decimals(values: pl.Series, statistic: str) -> int:
