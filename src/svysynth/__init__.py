@@ -1,14 +1,34 @@
 """Private tables and synthetic microdata from survey samples."""
 
-from svysynth.design import Design
-from svysynth.errors import SurveyError
-from svysynth.files import write_frame
-from svysynth.spec import EstimationSpec, Spec, TableSpec, load_spec
-from svysynth.streams import Streams
-from svysynth.survey import Survey, read_survey
-from svysynth.tables import tabulate, tabulate_all
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from svysynth.design import Design
+    from svysynth.errors import SurveyError
+    from svysynth.files import write_frame
+    from svysynth.spec import EstimationSpec, Spec, TableSpec, load_spec
+    from svysynth.streams import Streams
+    from svysynth.survey import Survey, read_survey
+    from svysynth.tables import tabulate, tabulate_all
 
 __version__ = "0.1.0"
+
+# Each name is imported when it is first used, so that the command line starts fast.
+_HOMES = {
+    "Design": "design",
+    "EstimationSpec": "spec",
+    "Spec": "spec",
+    "Streams": "streams",
+    "Survey": "survey",
+    "SurveyError": "errors",
+    "TableSpec": "spec",
+    "load_spec": "spec",
+    "read_survey": "survey",
+    "tabulate": "tables",
+    "tabulate_all": "tables",
+    "write_frame": "files",
+}
 
 __all__ = [
     "Design",
@@ -24,3 +44,13 @@ __all__ = [
     "tabulate_all",
     "write_frame",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'svysynth' has no attribute '{name}'")
+    return getattr(import_module(f"svysynth.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

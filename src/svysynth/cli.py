@@ -19,8 +19,8 @@ from rich.text import Text
 
 import svysynth
 from svysynth.draft import draft_spec
-from svysynth.errors import SurveyError
-from svysynth.files import appearing, write_frame
+from svysynth.errors import SurveyError, shown
+from svysynth.files import appearing, refuse_overwriting, write_frame
 from svysynth.overview import overview
 from svysynth.replicates import make_replicates
 from svysynth.report.excel import write_workbook
@@ -44,7 +44,9 @@ app = typer.Typer(
 
 WIDTH_OF_A_PIPE = 160
 
-SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec: one page of TOML.", show_default=False)]
+SpecPath = Annotated[
+    Path, typer.Argument(metavar="SPEC", help="The spec: one page of TOML.", readable=False, show_default=False)
+]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -93,7 +95,7 @@ def _options(
 
 @app.command()
 def init(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A survey file.", show_default=False)],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A survey file.", readable=False, show_default=False)],
     out: Annotated[
         Path | None, typer.Option(help="Where to write the draft; beside the data by default.", show_default=False)
     ] = None,
@@ -106,8 +108,9 @@ def init(
 
     Example: `svysynth init doctorates.csv`
     """
-    target = out or data.with_suffix(".toml")
+    target = out or data.parent / f"{data.resolve().stem}.toml"
     draft = draft_spec(data, target.parent)
+    refuse_overwriting(target, data)
     if target.exists() and not force:
         raise SurveyError("file", f"file '{target.name}'", "exists already", "use --force, or --out FILE")
     with appearing(target) as temporary:
@@ -115,7 +118,7 @@ def init(
     console = _console()
     console.print(Text(f"Drafted {target}"))
     for role, column in draft.roles.items():
-        console.print(Text(f"  {role:8} {column}"))
+        console.print(Text(f"  {role:8} {shown(column)}"))
     console.print(Text(f"Next: look it over, then run  svysynth check {target}"))
 
 
@@ -149,6 +152,8 @@ def tables(
     Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
     """
     spec = load_spec(spec_path)
+    if out is not None:
+        refuse_overwriting(out, spec_path, spec.survey.data)
     tidy = _direct_tables(spec, seed)
     if out is None:
         _show_tables(tidy, spec)

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from svysynth.errors import SurveyError, of_records
-from svysynth.files import CodeLabels, DataFile, code_text
+from svysynth.errors import SurveyError, is_plain, of_records
+from svysynth.formats.base import CodeLabels, DataFile
+from svysynth.formats.statistical import code_text
 from svysynth.groups import Integers
 
 ALL = "All"
 """The level that stands for a margin in every table."""
 MOST_LEVELS = 10_000
 LONGEST_LABEL = 200
+LONGEST_NUMBER = 400
 LARGEST_MAGNITUDE = 1e60
 """Numbers beyond this would overflow once squared and summed."""
 SLICE = 2**16
@@ -59,6 +61,8 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
 
 
 def _number_text(series: pl.Series, file: DataFile) -> pl.Series:
+    """The text of numbers, trimmed; what is too long to be a number becomes a mark that is none."""
+    series = series.set(series.str.len_bytes() > LONGEST_NUMBER, "too long")
     text = series.str.strip_chars()
     if file.decimal_comma:
         text = text.str.replace(",", ".", literal=True)
@@ -151,7 +155,10 @@ def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -
         codes = tuple(sorted(codes, key=lambda code: (int(code), code)))
     labels = {code: in_file.get(code, code).strip() or code for code in codes}
     uses = Counter(labels.values())
-    return {code: f"{label} ({code})" if uses[label] > 1 else label for code, label in labels.items()}
+    distinct = {code: f"{label} ({code})" if uses[label] > 1 else label for code, label in labels.items()}
+    if len(set(distinct.values())) == len(distinct):
+        return distinct
+    return {code: f"{label} ({code})" for code, label in labels.items()}
 
 
 def _require_labels(column: str, found: Keys, labels: Mapping[str, str]) -> None:
@@ -174,7 +181,7 @@ def _check_labels(column: str, labels: Sequence[str]) -> None:
             f"has a level called '{ALL}', which tables use for margins",
             "give that level another name",
         )
-    if not all(label.isprintable() and len(label) <= LONGEST_LABEL for label in labels):
+    if not all(is_plain(label) and len(label) <= LONGEST_LABEL for label in labels):
         raise SurveyError(
             "data",
             f"column '{column}'",

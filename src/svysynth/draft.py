@@ -16,7 +16,8 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.columns import guess_numbers
-from svysynth.files import DataFile, open_data, read_columns
+from svysynth.files import open_data, read_columns
+from svysynth.formats.base import DataFile, file_error
 
 RECORDS_LOOKED_AT = 10_000
 COLUMNS_LOOKED_AT = 500
@@ -62,6 +63,10 @@ class Draft:
 
 def draft_spec(data: str | Path, folder: str | Path = ".") -> Draft:
     """Draft a spec for a data file; `folder` is where the spec will stand."""
+    try:
+        str(data).encode()
+    except UnicodeEncodeError:
+        raise file_error(Path(data), "has a name that is not Unicode", "rename it") from None
     file = open_data(data)
     columns = _profile(file)
     weight = _first(columns, lambda column: column.called("weight") and column.positive)

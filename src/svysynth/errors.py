@@ -7,10 +7,14 @@ count problems; it never shows a value from the data, because messages travel in
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from typing import Literal
 
 Kind = Literal["spec", "file", "data", "design"]
+
+LONGEST_PLACE = 120
+LONGEST_PROBLEM = 1200
 
 
 class SurveyError(Exception):
@@ -22,10 +26,25 @@ class SurveyError(Exception):
 
     def __init__(self, kind: Kind, place: str, problem: str, remedy: str) -> None:
         self.kind = kind
-        self.place = place
-        self.problem = problem
+        self.place = shown(place, LONGEST_PLACE)
+        self.problem = shown(problem, LONGEST_PROBLEM)
         self.remedy = remedy
-        super().__init__(f"{place}: {problem}. Remedy: {remedy}.")
+        super().__init__(f"{self.place}: {self.problem}. Remedy: {self.remedy}.")
+
+
+def is_plain(text: str) -> bool:
+    """Whether text can be shown as it is: no control, formatting or unassigned characters.
+
+    >>> is_plain("Zürich, 10–19"), is_plain("a\\x1b[31m"), is_plain("two\\nlines")
+    (True, False, False)
+    """
+    return text.isprintable() or all(unicodedata.category(character)[0] != "C" for character in text)
+
+
+def shown(text: str, longest: int = LONGEST_PLACE) -> str:
+    """Text as it may go to a terminal: on one line, of bounded length, with odd characters as question marks."""
+    text = text if len(text) <= longest else text[:longest] + "…"
+    return text if is_plain(text) else "".join(character if is_plain(character) else "?" for character in text)
 
 
 def of_records(bad: int, total: int) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from svysynth.errors import SurveyError, did_you_mean
+from svysynth.errors import SurveyError, did_you_mean, is_plain, shown
 
 Statistic = Literal["count", "mean", "total", "proportion"]
 Transform = Literal["log", "identity"]
@@ -23,6 +23,11 @@ VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 
 LARGEST_SPEC_BYTES = 1_000_000
 MOST_BY_COLUMNS = 8
+MOST_TABLES = 1000
+MOST_PROBLEMS = 10
+MOST_KEY_PARTS = 100
+TIDY_COLUMNS = ("table", "statistic", "estimate", "se", "df", "lower", "upper", "cv", "n", "reliability", "source")
+"""The columns of a table, which no public column may be called."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e60, allow_inf_nan=False)]
@@ -52,6 +57,9 @@ class SurveySpec(_Section):
     @model_validator(mode="after")
     def _roles_do_not_clash(self) -> Self:
         _no_repeats(self.public, "public")
+        for column in self.public:
+            if column in TIDY_COLUMNS:
+                raise _clash(f"'public' names '{column}', which is a column of every table: rename it in the data")
         confidential = [self.outcome, self.weight, *([self.fpc] if self.fpc else [])]
         _no_repeats(confidential, "outcome, weight and fpc")
         for role in ("public", "strata", "cluster"):
@@ -101,7 +109,9 @@ class TableSpec(_Section):
     statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False)] = ("count", "mean")
 
     @model_validator(mode="after")
-    def _nothing_twice(self) -> Self:
+    def _can_be_a_heading(self) -> Self:
+        if not is_plain(self.title):
+            raise _clash("a table's name has control characters")
         _no_repeats(self.by, "by")
         _no_repeats(self.statistics, "statistics")
         return self
@@ -118,7 +128,7 @@ class Spec(_Section):
     survey: SurveySpec
     privacy: PrivacySpec | None = None
     estimation: EstimationSpec = EstimationSpec()
-    tables: Annotated[tuple[TableSpec, ...], Field(strict=False)] = ()
+    tables: Annotated[tuple[TableSpec, ...], Field(max_length=MOST_TABLES, strict=False)] = ()
 
     @model_validator(mode="after")
     def _tables_use_public_columns(self) -> Self:
@@ -146,6 +156,8 @@ def load_spec(path: str | Path) -> Spec:
 
 def parse_spec(text: str, place: str = "spec") -> Spec:
     """Validate the text of a spec."""
+    if any(part.count(".") > MOST_KEY_PARTS for part in re.split(r"[=\n,{}\[\]]", text)):
+        raise SurveyError("spec", place, "has a key with too many parts", "compare it with docs/spec.md")
     try:
         content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -162,7 +174,10 @@ def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
     try:
         return Spec.model_validate(content)
     except ValidationError as error:
-        problems = [_explain(detail) for detail in error.errors(include_url=False, include_input=False)]
+        details = error.errors(include_url=False, include_input=False)
+        problems = [_explain(detail) for detail in details[:MOST_PROBLEMS]]
+        if details[MOST_PROBLEMS:]:
+            problems.append(f"and {len(details) - MOST_PROBLEMS:,} more")
         raise SurveyError(
             "spec", place, "; ".join(problems), "correct the settings named here; docs/spec.md lists them all"
         ) from None
@@ -171,6 +186,8 @@ def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
 def _read_text(path: Path) -> str:
     remedy = "give the path of a spec in TOML, or draft one with `svysynth init DATA`"
     try:
+        if not path.is_file():
+            raise SurveyError("spec", path.name or str(path), "cannot be read", remedy)
         with path.open("rb") as file:
             raw = file.read(LARGEST_SPEC_BYTES + 1)
         if len(raw) > LARGEST_SPEC_BYTES:
@@ -185,7 +202,7 @@ def _read_text(path: Path) -> str:
 def _explain(detail: ErrorDetails) -> str:
     """One pydantic problem in the spec's own words, without the offending value."""
     location = [part + 1 if isinstance(part, int) else part for part in detail["loc"]]
-    setting = ".".join(str(part) for part in location) or "spec"
+    setting = shown(".".join(str(part) for part in location)) or "spec"
     kind, context = detail["type"], detail.get("ctx", {})
     match kind:
         case "missing":
@@ -197,7 +214,7 @@ def _explain(detail: ErrorDetails) -> str:
         case "clash":
             return detail["msg"]
         case _:
-            return f"'{setting}': {detail['msg'][:1].lower()}{detail['msg'][1:].replace('input should', 'should')}"
+            return f"'{setting}' {detail['msg'].replace('Input should', 'should')}"
 
 
 def _known_setting_hint(location: list[Any]) -> str:

@@ -7,6 +7,7 @@ columns, the strata and the number of records in each cell are public. Building 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,9 +20,20 @@ import polars as pl
 from svysynth.columns import LARGEST_MAGNITUDE, categories, guess_numbers, keys, numbers
 from svysynth.design import Design, DesignIndex, index_design
 from svysynth.errors import SurveyError, did_you_mean, of_records
-from svysynth.files import CodeLabels, DataFile, open_data, read_columns
+from svysynth.files import open_data, read_columns
+from svysynth.formats.base import CodeLabels, DataFile, quiet
 from svysynth.groups import Floats, Integers, group_ids, smallest_integer
 from svysynth.spec import SurveySpec, Transform, validate_spec
+
+MOST_CONDITION_TERMS = 1000
+CONDITION_WORDS = {
+    *("and", "or", "not", "in", "between", "like", "ilike", "when", "then", "else", "case", "is", "any", "all"),
+    *("abs", "ceil", "floor", "round", "sign", "mod", "sqrt", "ln", "log", "log10", "exp", "pow", "power"),
+    *("cast", "try_cast", "coalesce", "nullif", "if", "ifnull", "greatest", "least"),
+    *("lower", "upper", "trim", "ltrim", "rtrim", "length", "left", "right", "substr", "starts_with", "ends_with"),
+    *("min", "max", "avg", "sum", "count", "median", "quantile_cont"),
+}
+"""What may stand before a bracket in a condition: operators, and functions whose cost is bounded by the data's."""
 
 
 @dataclass(frozen=True)
@@ -169,11 +181,20 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, fil
 def _parse_condition(where: str | None) -> pl.Expr | None:
     if where is None:
         return None
+    remedy = "write it like: age_group = 40 and salary > 0"
+    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "''", where)
+    called = {name.lower() for name in re.findall(r"(\w+)\s*\(", unquoted)}
+    if called - CONDITION_WORDS:
+        raise _bad_condition("calls a function that conditions may not use", remedy)
     try:
-        condition = pl.sql_expr(where)
-        condition.meta.root_names()
+        with quiet():
+            condition = pl.sql_expr(where)
+            columns = condition.meta.root_names()
+            is_named = not condition.meta.eq(condition.meta.undo_aliases())
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, RecursionError):
-        raise _bad_condition("is not a SQL condition", "write it like: age_group = 40 and salary > 0") from None
+        raise _bad_condition("is not a SQL condition", remedy) from None
+    if is_named or len(columns) > MOST_CONDITION_TERMS:
+        raise _bad_condition("has words after the condition, or too many of them", remedy)
     return condition
 
 
@@ -186,15 +207,19 @@ def _keep(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.DataFra
     typed = frame.with_columns(
         guess_numbers(frame[column], file) for column in dict.fromkeys(_condition_columns(condition))
     )
+    problem = "does not fit the columns it names"
+    remedy = "compare numbers with numbers and text with text in 'quotes'"
     try:
-        mask = typed.select(condition.alias("keep"))["keep"]
-        if mask.dtype == pl.Boolean and len(mask) in (1, frame.height):
-            return frame.filter(mask.fill_null(value=False)) if len(mask) > 1 else frame.filter(condition)
+        with quiet():
+            mask = typed.select(condition.alias("keep"))["keep"]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        pass
-    raise _bad_condition(
-        "does not fit the columns it names", "compare numbers with numbers and text with text in 'quotes'"
-    )
+        raise _bad_condition(problem, remedy) from None
+    if mask.dtype != pl.Boolean or len(mask) not in (1, frame.height):
+        raise _bad_condition(problem, remedy)
+    mask = mask.fill_null(value=False)
+    if len(mask) == frame.height:
+        return frame.filter(mask)
+    return frame if mask.item() else frame.clear()
 
 
 def _bad_condition(problem: str, remedy: str) -> SurveyError:

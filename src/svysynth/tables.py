@@ -26,6 +26,8 @@ from svysynth.streams import Streams
 from svysynth.survey import Survey
 
 MOST_ROWS = 1_000_000
+MOST_ROWS_OF_PROPORTIONS = 10_000
+"""A proportion depends on every record, not only on those of its cell: its cost grows with the square of the rows."""
 MOST_CELLS = 2**40
 
 RELIABILITY = ("reliable", "caution", "unreliable")
@@ -156,13 +158,10 @@ class _Layout:
             tuple(columns.index(column) for column in table.by),
             tuple((ALL, *survey.levels(column)) for column in table.by),
         )
-        if layout.rows > MOST_ROWS:
-            raise SurveyError(
-                "spec",
-                f"table '{table.title}'",
-                f"would have {layout.rows:,} rows",
-                "use fewer columns in 'by'",
-            )
+        most = MOST_ROWS_OF_PROPORTIONS if "proportion" in table.statistics else MOST_ROWS
+        if layout.rows > most:
+            problem = f"would have {layout.rows:,} rows, and {most:,} is the most for its statistics"
+            raise SurveyError("spec", f"table '{table.title}'", problem, "use fewer columns in 'by'")
         return layout
 
     @property
@@ -225,7 +224,9 @@ def _finish(
     """Add standard error, interval, coefficient of variation and its flag."""
     se = np.sqrt(variance)
     half = se * stdtrit(df, 0.5 + estimation.confidence / 2) if df > 0 else np.full(len(se), np.nan)
-    cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)
+    with np.errstate(over="ignore"):
+        cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)
+    cv[np.isinf(cv)] = np.nan
     grade = np.searchsorted(estimation.cv_thresholds, np.nan_to_num(cv, nan=0.0), side="left")
     numbers = {
         "estimate": value,

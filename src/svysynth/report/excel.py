@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import polars as pl
 import xlsxwriter
 
 from svysynth.files import appearing
-from svysynth.report.wide import MEASURES, WideTable, decimals, is_margin, wide_tables
+from svysynth.report.wide import Estimate, WideTable, wide_tables
 
 LONGEST_SHEET_NAME = 31
 NARROWEST, WIDEST = 10, 50
@@ -40,31 +41,41 @@ def _write_sheet(workbook: Any, name: str, table: WideTable, footer: str) -> Non
     sheet.repeat_rows(0, 1)
     sheet.set_footer("&C" + footer.replace("&", "&&"))
     sheet.freeze_panes(2, len(table.by))
-    for position, (key, group, column, places) in enumerate(_columns(table)):
-        text = [len(value) for value in table.rows[key] if isinstance(value, str)]
+    for position, column in enumerate(_columns(table)):
+        text = [len(value) for value in column.values if isinstance(value, str)]
         align = {"align": "left", "indent": 1} if text else {"align": "right"}
-        sheet.write_string(0, position, group, workbook.add_format({"bold": True, **align}))
-        sheet.write_string(1, position, column, workbook.add_format({"bold": True, "bottom": 1, **align}))
-        sheet.set_column(position, position, min(max(NARROWEST, len(column), *text, 0) + 3, WIDEST))
-        formats = [workbook.add_format({"num_format": places, "bold": bold, **align}) for bold in (False, True)]
-        for line, row in enumerate(table.rows.iter_rows(named=True), start=2):
-            style = formats[is_margin(row, table.by)]
-            if isinstance(row[key], str):
-                sheet.write_string(line, position, row[key], style)
-            elif row[key] is not None:
-                sheet.write_number(line, position, row[key], style)
+        sheet.write_string(0, position, column.group, workbook.add_format({"bold": True, **align}))
+        sheet.write_string(1, position, column.name, workbook.add_format({"bold": True, "bottom": 1, **align}))
+        sheet.set_column(position, position, min(max(NARROWEST, len(column.name), *text, 0) + 3, WIDEST))
+        styles = [workbook.add_format({"num_format": column.format, "bold": bold, **align}) for bold in (False, True)]
+        for line, (row, value) in enumerate(zip(table.rows, column.values, strict=True), start=2):
+            if isinstance(value, str):
+                sheet.write_string(line, position, value, styles[row.is_margin])
+            elif value is not None:
+                sheet.write_number(line, position, value, styles[row.is_margin])
 
 
-def _columns(table: WideTable) -> list[tuple[str, str, str, str]]:
-    """For each column of the sheet: its key in the rows, the header above it, its own header, its number format."""
-    columns = [(column, "", column, "General") for column in table.by]
-    columns.append(("n", "", "n", "#,##0"))
-    for statistic in table.statistics:
-        places = decimals(table.rows[statistic], statistic)
+@dataclass(frozen=True)
+class _Column:
+    group: str
+    name: str
+    format: str
+    values: list[str | float | None]
+
+
+def _columns(table: WideTable) -> list[_Column]:
+    columns = [
+        _Column("", name, "General", [row.labels[position] for row in table.rows])
+        for position, name in enumerate(table.by)
+    ]
+    columns.append(_Column("", "n", "#,##0", [row.n for row in table.rows]))
+    for position, statistic in enumerate(table.statistics):
+        places = table.decimals(position)
         number = "#,##0" + ("." + "0" * places if places else "")
-        columns.append((statistic, statistic, "estimate", number))
-        for measure in MEASURES:
-            columns.append((f"{statistic}_{measure}", "", measure, "0.0%" if measure == "cv" else number))
+        for measure in Estimate.__dataclass_fields__:
+            group = statistic if measure == "estimate" else ""
+            values = [getattr(row.estimates[position], measure) for row in table.rows]
+            columns.append(_Column(group, measure, "0.0%" if measure == "cv" else number, values))
     return columns
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from svysynth.overview import Overview
-from svysynth.report.wide import MARKS, WideTable, decimals, is_margin, wide_tables
+from svysynth.report.wide import MARKS, WideRow, WideTable, wide_tables
 from svysynth.spec import EstimationSpec, Spec
 
 INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without protection."
@@ -30,21 +30,19 @@ def _render_table(wide: WideTable) -> Table:
     for statistic in wide.statistics:
         table.add_column(statistic, justify="right")
         table.add_column("se", justify="right", style="dim")
-    places = {statistic: decimals(wide.rows[statistic], statistic) for statistic in wide.statistics}
-    marks = {statistic: _widest_mark(wide.rows[f"{statistic}_reliability"]) for statistic in wide.statistics}
-    for row in wide.rows.iter_rows(named=True):
-        cells = [Text(row[column]) for column in wide.by]
-        cells.append(Text(f"{row['n']:,}"))
-        for statistic in wide.statistics:
-            mark = MARKS.get(row[f"{statistic}_reliability"], "")
-            cells.append(Text(_number(row[statistic], places[statistic]) + mark.ljust(marks[statistic])))
-            cells.append(Text(_number(row[f"{statistic}_se"], places[statistic])))
-        table.add_row(*cells, style="bold" if is_margin(row, wide.by) else None)
+    places = [wide.decimals(position) for position in range(len(wide.statistics))]
+    marks = [max(len(_mark(row, position)) for row in wide.rows) for position in range(len(wide.statistics))]
+    for row in wide.rows:
+        cells = [*row.labels, f"{row.n:,}"]
+        for position, cell in enumerate(row.estimates):
+            cells.append(_number(cell.estimate, places[position]) + _mark(row, position).ljust(marks[position]))
+            cells.append(_number(cell.se, places[position]))
+        table.add_row(*map(Text, cells), style="bold" if row.is_margin else None)
     return table
 
 
-def _widest_mark(reliability: pl.Series) -> int:
-    return max(len(MARKS.get(grade, "")) for grade in reliability)
+def _mark(row: WideRow, position: int) -> str:
+    return MARKS.get(row.estimates[position].reliability or "", "")
 
 
 def _number(value: float | None, places: int) -> str:

@@ -1,16 +1,41 @@
-"""The layout people read: a table's rows once, and estimate, standard error and flag of each statistic side by side."""
+"""The layout people read: a table's rows once, and the estimates of its statistics side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from svysynth.columns import ALL
 
-MEASURES = ("se", "lower", "upper", "cv", "reliability")
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One statistic of one cell; None where there is none."""
+
+    estimate: float | None
+    se: float | None
+    lower: float | None
+    upper: float | None
+    cv: float | None
+    reliability: str | None
+
+
+@dataclass(frozen=True)
+class WideRow:
+    """A cell of a table: its labels, its number of records, and an estimate for each statistic."""
+
+    labels: tuple[str, ...]
+    n: int
+    estimates: tuple[Estimate, ...]
+
+    @property
+    def is_margin(self) -> bool:
+        """Whether the row adds up others."""
+        return ALL in self.labels
 
 
 @dataclass(frozen=True)
@@ -20,8 +45,11 @@ class WideTable:
     title: str
     by: tuple[str, ...]
     statistics: tuple[str, ...]
-    rows: pl.DataFrame
-    """The `by` columns, n, and for each statistic s: s, s_se, s_lower, s_upper, s_cv, s_reliability."""
+    rows: tuple[WideRow, ...]
+
+    def decimals(self, position: int) -> int:
+        """How many decimals the statistic at a position is shown with."""
+        return decimals([row.estimates[position].estimate for row in self.rows], self.statistics[position])
 
 
 def wide_tables(tidy: pl.DataFrame) -> list[WideTable]:
@@ -33,26 +61,22 @@ def _widen(title: str, tidy: pl.DataFrame) -> WideTable:
     columns = tidy.columns[2 : tidy.columns.index("estimate")]
     by = [column for column in columns if (tidy[column] != ALL).any()]
     statistics = tidy["statistic"].unique(maintain_order=True).to_list()
-    wide = tidy.filter(statistic=statistics[0]).select(*by, "n")
-    for statistic in statistics:
-        own = tidy.filter(statistic=statistic)
-        wide = wide.with_columns(
-            own["estimate"].alias(statistic),
-            *(own[measure].alias(f"{statistic}_{measure}") for measure in MEASURES),
-        )
-    return WideTable(title, tuple(by), tuple(statistics), wide)
+    parts = [tidy.filter(statistic=statistic) for statistic in statistics]
+    measures = [part.select(*Estimate.__dataclass_fields__).iter_rows() for part in parts]
+    rows = zip(parts[0].select(by).rows() if by else [()] * parts[0].height, parts[0]["n"], *measures, strict=True)
+    return WideTable(
+        title,
+        tuple(by),
+        tuple(statistics),
+        tuple(WideRow(labels, n, tuple(Estimate(*values) for values in estimates)) for labels, n, *estimates in rows),
+    )
 
 
-def is_margin(row: dict[str, Any], by: tuple[str, ...]) -> bool:
-    """Whether a row adds up others."""
-    return any(row[column] == ALL for column in by)
-
-
-def decimals(values: pl.Series, statistic: str) -> int:
-    """How many decimals a column of a statistic is shown with."""
+def decimals(values: Sequence[float | None], statistic: str) -> int:
+    """How many decimals the values of a statistic are shown with."""
     if statistic == "proportion":
         return 4
-    largest = values.abs().max()
-    if not isinstance(largest, float) or largest >= 1000:
+    largest = max((abs(value) for value in values if value is not None), default=1000)
+    if largest >= 1000:
         return 0
     return 1 if largest >= 100 else 3

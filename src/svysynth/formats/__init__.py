@@ -1,0 +1,1 @@
+"""The file formats: each opens a header and reads columns; `files.py` chooses among them."""
