@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from svysynth.design import Design
     from svysynth.errors import SurveyError
     from svysynth.files import write_frame
+    from svysynth.models.fbp import FBP
+    from svysynth.models.fbs import FBS
+    from svysynth.pipeline import calibrate
     from svysynth.spec import EstimationSpec, Spec, TableSpec, load_spec
     from svysynth.streams import Streams
     from svysynth.survey import Survey, read_survey
@@ -16,6 +19,9 @@ __version__ = "0.1.0"
 
 # Each name is imported when it is first used, so that the command line starts fast.
 _HOMES = {
+    "FBP": "models.fbp",
+    "FBS": "models.fbs",
+    "calibrate": "pipeline",
     "Design": "design",
     "EstimationSpec": "spec",
     "Spec": "spec",
@@ -31,6 +37,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "FBP",
+    "FBS",
     "Design",
     "EstimationSpec",
     "Spec",
@@ -38,6 +46,7 @@ __all__ = [
     "Survey",
     "SurveyError",
     "TableSpec",
+    "calibrate",
     "load_spec",
     "read_survey",
     "tabulate",

@@ -15,6 +15,7 @@ from typing import Annotated
 import polars as pl
 import typer
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 import svysynth
@@ -163,6 +164,25 @@ def tables(
 
 
 @app.command()
+def release(
+    spec_path: SpecPath,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for public/ and internal/.")],
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="For tests: stamps the output NOT FOR RELEASE.", show_default=False)
+    ] = None,
+) -> None:
+    """Synthetic microdata and tables under a stated ε.
+
+    Fits the model, weights down risky records until ε holds, draws the synthetic surveys and makes the tables from
+    them. DIR/public can go out; DIR/internal says how it went and must never leave the house. The guarantee is
+    asymptotic: docs/method.md says what that means.
+
+    Example: `svysynth release doctorates.toml --out release`
+    """
+    _run_release(load_spec(spec_path), out, seed)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("svysynth-demo"),
 ) -> None:
@@ -191,6 +211,30 @@ def _write_example(folder: Path) -> Path:
     with appearing(spec) as temporary:
         temporary.write_bytes((resources.files("svysynth.studies") / "doctorates.toml").read_bytes())
     return spec
+
+
+def _run_release(spec: Spec, out: Path, seed: int | None) -> None:
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache_folder()))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    from svysynth.pipeline import NOT_FOR_RELEASE
+    from svysynth.pipeline import release as run
+
+    console = _console()
+    streams = Streams.from_system() if seed is None else Streams.seeded(seed)
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+    ) as bar:
+        task = bar.add_task("starting")
+        run(spec, out, streams, seeded=seed is not None, progress=lambda step: bar.update(task, description=step))
+    if seed is not None:
+        console.print(Text(NOT_FOR_RELEASE, style="bold red"))
+    console.print(Text(f"Wrote {out / 'public'} and {out / 'internal'}. Only public/ may leave the house."))
+
+
+def _cache_folder() -> Path:
+    """Where compiled programs are kept: they depend on the model's shape and hold no data."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "svysynth"
 
 
 def _show_design(spec: Spec) -> None:

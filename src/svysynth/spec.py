@@ -19,6 +19,8 @@ from svysynth.errors import SurveyError, did_you_mean, is_plain, shown
 Statistic = Literal["count", "mean", "total", "proportion"]
 Transform = Literal["log", "identity"]
 Lonely = Literal["fail", "certainty", "adjust"]
+Scheme = Literal["inverse", "linear", "reweighted"]
+Smoothing = Literal["full", "paper"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 
 LARGEST_SPEC_BYTES = 1_000_000
@@ -81,6 +83,15 @@ class PrivacySpec(_Section):
     mechanism: Literal["fbs", "fbp", "laplace"] = "fbs"
     epsilon: Positive
     datasets: Annotated[int, Field(ge=1, le=1000)] = 3
+    scheme: Scheme = "inverse"
+    draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
+
+
+class ModelSpec(_Section):
+    """`[model]`: the synthesizer's choices."""
+
+    formula: Name | None = None
+    smoothing: Smoothing = "full"
 
 
 class EstimationSpec(_Section):
@@ -127,6 +138,7 @@ class Spec(_Section):
 
     survey: SurveySpec
     privacy: PrivacySpec | None = None
+    model: ModelSpec = ModelSpec()
     estimation: EstimationSpec = EstimationSpec()
     tables: Annotated[tuple[TableSpec, ...], Field(max_length=MOST_TABLES, strict=False)] = ()
 
@@ -221,6 +233,7 @@ def _known_setting_hint(location: list[Any]) -> str:
     sections: dict[str, type[_Section]] = {
         "survey": SurveySpec,
         "privacy": PrivacySpec,
+        "model": ModelSpec,
         "estimation": EstimationSpec,
         "tables": TableSpec,
     }

@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class Streams:
 
     def generator(self, name: str, index: int = 0) -> np.random.Generator:
         """The generator of one stream."""
+        return np.random.Generator(np.random.PCG64DXSM(self._sequence(name, index)))
+
+    def key_data(self, name: str, index: int = 0) -> npt.NDArray[np.uint32]:
+        """64 bits of one stream, for a JAX key (which made from an integer would keep 32 bits only)."""
+        return self._sequence(name, index).generate_state(2, np.uint32).astype(np.uint32)
+
+    def _sequence(self, name: str, index: int) -> np.random.SeedSequence:
         words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint32)
-        key = (*(int(word) for word in words), index)
-        return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(self.entropy, spawn_key=key)))
+        return np.random.SeedSequence(self.entropy, spawn_key=(*(int(word) for word in words), index))

@@ -1,0 +1,150 @@
+"""Calibration: the weights α that bring the pseudo posterior to a stated ε (paper §1.4.1, METHOD §4).
+
+The target is Δ_α ≤ ε/(2m), no more than 2% below. Every trial is a refit with the same random numbers, so that Δ_α
+moves smoothly with the scheme's constant c, and the search always ends on the private side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from svysynth.errors import SurveyError
+from svysynth.groups import Floats
+from svysynth.lipschitz import inverse_weights, largest_bound, linear_weights, record_bounds, reweighted
+from svysynth.models.base import Model, Records
+from svysynth.sampler import Fit, fit
+from svysynth.spec import Scheme
+from svysynth.streams import Streams
+
+TOLERANCE = 0.02
+AIM = 0.99
+"""Where in the band from 1 − TOLERANCE to 1 of the target a trial aims."""
+RISE = 0.55
+"""How far Δ_α usually ends above c with inverse weights: they narrow the fitted spread, which raises its peak."""
+MOST_REFITS = 8
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One refit: the constant that was tried, and what it gave."""
+
+    constant: float
+    largest_bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A fit whose largest weighted bound meets the target, and the way there."""
+
+    fit: Fit
+    bounds: Floats
+    """Unweighted bounds of the fit with α = 1."""
+    weighted_bounds: Floats
+    """α_i·max|ll_i| under the final fit."""
+    target: float
+    epsilon: float
+    datasets: int
+    trials: tuple[Trial, ...]
+
+    @property
+    def largest_bound(self) -> float:
+        """Δ_α of the final fit."""
+        return float(np.max(self.weighted_bounds))
+
+
+def calibrate_records(
+    model: Model,
+    records: Records,
+    epsilon: float,
+    datasets: int,
+    streams: Streams,
+    scheme: Scheme = "inverse",
+    draws: int = 1000,
+    progress: Progress = lambda _: None,
+) -> Calibration:
+    """Find the weights for which m draws cost ε, and the fit with them."""
+    target = epsilon / (2 * datasets)
+    progress("fitting without weights")
+    first = trusted(fit(model, records, np.ones(len(records)), streams, draws))
+    bounds = record_bounds(first)
+    if not np.isfinite(bounds).any():
+        raise SurveyError("data", "the model", "gives no record a finite likelihood", "check outcome and weights")
+    unweighted = largest_bound(np.where(np.isfinite(bounds), bounds, 0), np.ones(len(records)))
+    if np.isfinite(bounds).all() and unweighted <= target:
+        return Calibration(first, bounds, bounds, target, epsilon, datasets, (Trial(float("inf"), unweighted),))
+
+    weights: Callable[[float], Floats]
+    if scheme == "reweighted":
+        base = trusted(fit(model, records, inverse_weights(bounds, target), streams, draws))
+        base_bounds = record_bounds(base)
+        weights = lambda c: reweighted(base.alpha, base_bounds, c)  # noqa: E731
+        start = 0.95
+    else:
+        make = inverse_weights if scheme == "inverse" else linear_weights
+        weights = lambda c: make(bounds, c)  # noqa: E731
+        start = max(target - RISE, target / 2) if scheme == "inverse" else 4 * AIM * target / unweighted
+    return _search(model, records, bounds, weights, start, target, epsilon, datasets, streams, draws, progress)
+
+
+def _search(
+    model: Model,
+    records: Records,
+    bounds: Floats,
+    weights: Callable[[float], Floats],
+    start: float,
+    target: float,
+    epsilon: float,
+    datasets: int,
+    streams: Streams,
+    draws: int,
+    progress: Progress,
+) -> Calibration:
+    """Move c by the ratio of the aim to what was found, then by secants of log Δ_α against log c."""
+    trials: list[Trial] = []
+    c = start
+    for number in range(1, MOST_REFITS + 1):
+        progress(f"refit {number}")
+        alpha = weights(c)
+        found = fit(model, records, alpha, streams, draws)
+        weighted = alpha * np.where(alpha > 0, record_bounds(found), 0)
+        trials.append(Trial(c, float(weighted.max())))
+        if (1 - TOLERANCE) * target <= trials[-1].largest_bound <= target:
+            trusted(found)
+            return Calibration(found, bounds, weighted, target, epsilon, datasets, tuple(trials))
+        c = _next_constant(trials, AIM * target)
+    raise SurveyError(
+        "spec",
+        "privacy.epsilon",
+        f"no weights were found for it in {MOST_REFITS} refits",
+        "use a larger epsilon or fewer datasets, or the scheme 'inverse'",
+    )
+
+
+def _next_constant(trials: list[Trial], aim: float) -> float:
+    """The root of log Δ_α(c) − log aim along the last two trials, at most threefold away from the last."""
+    last = trials[-1]
+    slope = 0.9
+    if len(trials) > 1:
+        before = trials[-2]
+        rise = np.log(last.largest_bound / before.largest_bound)
+        run = np.log(last.constant / before.constant)
+        slope = float(np.clip(rise / run, 0.3, 3.0)) if run else 0.9
+    step = np.clip(np.log(aim / last.largest_bound) / slope, -np.log(3), np.log(3))
+    return float(last.constant * np.exp(step))
+
+
+def trusted(found: Fit) -> Fit:
+    """The fit, if its diagnostics pass; a fit that fails is never released."""
+    if not found.verdict.passed:
+        raise SurveyError(
+            "data",
+            "the posterior draws",
+            "; ".join(found.verdict.complaints),
+            "use more draws (privacy.draws), a simpler model.formula, or a larger epsilon",
+        )
+    return found

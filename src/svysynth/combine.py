@@ -1,0 +1,100 @@
+"""Combine: the tables of m synthetic surveys into one, by the rules of partial synthesis (METHOD §3, §5).
+
+q̄ is the mean of the m estimates, T = ū + b/m its variance, df = (m − 1)(1 + ū/(b/m))². With m = 1, T = ū and the normal
+quantile; with b = 0, df = ∞. FBS tables use the smoothed weights. FBP's outcomes are already those of the population:
+means are unweighted within a finest cell, and every unit of a cell carries its share N̂/n of the cell's count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from scipy.special import ndtri, stdtrit
+
+from svysynth.groups import group_sums
+from svysynth.spec import EstimationSpec, Statistic, TableSpec
+from svysynth.survey import Survey
+from svysynth.tables import RELIABILITY, tabulate_all
+
+ROUNDING = 1e-12
+"""Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled."""
+
+Rules = Literal["weighted", "population"]
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    """m synthetic surveys, and the rules by which tables are made from them."""
+
+    surveys: tuple[Survey, ...]
+    rules: Rules = "weighted"
+    """`weighted`: smoothed weights throughout (FBS); `population`: means by cells' counts (FBP)."""
+    strata_in_variance: bool = True
+    """False for the paper's FBP, whose variances treat the sample as one stratum."""
+
+    def tabulate(
+        self,
+        by: Sequence[str],
+        statistics: Sequence[Statistic] = ("count", "mean"),
+        estimation: EstimationSpec | None = None,
+    ) -> pl.DataFrame:
+        """One table with all its margins, combined over the synthetic surveys."""
+        return self.tabulate_all([TableSpec(by=tuple(by), statistics=tuple(statistics))], estimation)
+
+    def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
+        """Several tables, combined over the synthetic surveys."""
+        estimation = estimation or EstimationSpec()
+        return combine([self._tables_of(survey, tables, estimation) for survey in self.surveys], estimation)
+
+    def _tables_of(self, survey: Survey, tables: Sequence[TableSpec], estimation: EstimationSpec) -> pl.DataFrame:
+        if not self.strata_in_variance:
+            survey = replace(survey, design=replace(survey.design, strata=None))
+        by_weight = tabulate_all(survey, tables, estimation)
+        if self.rules == "weighted":
+            return by_weight
+        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation)
+        outcome = pl.col("statistic").is_in(["mean", "total"])
+        columns = [column for column in by_weight.columns if column in ("estimate", "se")]
+        return by_weight.with_columns(
+            pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column) for column in columns
+        )
+
+
+def _with_cell_weights(survey: Survey) -> Survey:
+    """The same survey with every unit of a finest cell carrying N̂_cell/n_cell."""
+    _, cell = np.unique(survey.cell_index(survey.public), return_inverse=True)
+    cells = int(cell.max()) + 1
+    share = group_sums(cell, cells, survey.weights) / np.bincount(cell, minlength=cells)
+    return replace(survey, frame=survey.frame.with_columns(pl.Series(survey.design.weight, share[cell])))
+
+
+def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec) -> pl.DataFrame:
+    """Tidy tables of the m synthetic surveys into one tidy table."""
+    m = len(tables)
+    first = tables[0]
+    estimates = np.stack([table["estimate"].to_numpy() for table in tables])
+    variances = np.stack([table["se"].to_numpy() for table in tables]) ** 2
+    value, within = estimates.mean(axis=0), variances.mean(axis=0)
+    between = estimates.var(axis=0, ddof=1) / m if m > 1 else np.zeros_like(within)
+    between[between < (ROUNDING * np.nan_to_num(value)) ** 2] = 0
+    se = np.sqrt(within + between)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        df = np.where(between > 0, (m - 1) * (1 + within / between) ** 2, np.inf)
+        cv = se / np.abs(value)
+    level = 0.5 + estimation.confidence / 2
+    quantile = np.where(np.isfinite(df), stdtrit(np.where(np.isfinite(df), df, 1.0), level), ndtri(level))
+    grade = np.searchsorted(estimation.cv_thresholds, np.nan_to_num(cv, nan=0.0, posinf=0.0), side="left")
+    numbers = {"estimate": value, "se": se, "df": df, "lower": value - quantile * se, "upper": value + quantile * se}
+    return first.with_columns(
+        *(pl.Series(name, column) for name, column in numbers.items()),
+        pl.Series("cv", cv),
+        pl.Series("reliability", np.array(RELIABILITY, dtype=object)[grade], dtype=pl.String),
+    ).with_columns(
+        pl.col("estimate", "se", "lower", "upper").fill_nan(None),
+        pl.when(pl.col("cv").is_finite()).then(pl.col("cv")),
+        pl.when(pl.col("cv").is_finite()).then(pl.col("reliability")),
+    )

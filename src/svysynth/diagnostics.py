@@ -1,0 +1,107 @@
+"""Diagnostics of posterior draws, with a verdict: rank-normalised split R-hat, bulk and tail ESS, divergences, E-BFMI.
+
+R-hat and ESS are those of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), as in the R package `posterior`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+from svysynth.groups import Floats
+
+LARGEST_RHAT = 1.01
+SMALLEST_ESS = 400.0
+SMALLEST_EBFMI = 0.3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The worst figures over all quantities, and whether the draws can be trusted."""
+
+    rhat: float
+    ess_bulk: float
+    ess_tail: float
+    divergences: int
+    ebfmi: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every figure is within its limit."""
+        return not self.complaints
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong, in words."""
+        found = []
+        if not self.rhat < LARGEST_RHAT:
+            found.append(f"the chains disagree (R-hat {self.rhat:.3f}, not below {LARGEST_RHAT})")
+        if not min(self.ess_bulk, self.ess_tail) >= SMALLEST_ESS:
+            found.append(f"there are too few effective draws ({min(self.ess_bulk, self.ess_tail):.0f})")
+        if self.divergences:
+            found.append(f"{self.divergences} transitions diverged")
+        if not self.ebfmi >= SMALLEST_EBFMI:
+            found.append(f"the energy is explored too slowly (E-BFMI {self.ebfmi:.2f})")
+        return found
+
+
+def judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
+    """The verdict on draws of shape chain × draw × quantity, and on the energies chain × draw."""
+    normal = _normal_scores(draws)
+    folded = _normal_scores(np.abs(draws - np.median(draws, axis=(0, 1))))
+    rhat = np.maximum(_rhat(_split(normal)), _rhat(_split(folded)))
+    quantiles = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
+    tails = [_ess(_split((draws <= quantile).astype(float))) for quantile in quantiles]
+    return Verdict(
+        float(np.max(rhat)),
+        float(np.min(_ess(_split(normal)))),
+        float(np.min(tails)),
+        divergences,
+        float(np.min(np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1))),
+    )
+
+
+def _split(draws: Floats) -> Floats:
+    half = draws.shape[1] // 2
+    return np.concatenate([draws[:, :half], draws[:, -half:]])
+
+
+def _normal_scores(draws: Floats) -> Floats:
+    ranks = rankdata(draws.reshape(-1, draws.shape[2]), axis=0).reshape(draws.shape)
+    return np.asarray(ndtri((ranks - 0.375) / (draws.shape[0] * draws.shape[1] + 0.25)))
+
+
+def _rhat(draws: Floats) -> Floats:
+    length = draws.shape[1]
+    within = draws.var(axis=1, ddof=1).mean(axis=0)
+    between = length * draws.mean(axis=1).var(axis=0, ddof=1)
+    return np.asarray(np.sqrt((between / within + length - 1) / length))
+
+
+def _ess(draws: Floats) -> Floats:
+    """Effective sample size by Geyer's initial monotone sequence, for each quantity."""
+    chains, length = draws.shape[:2]
+    covariance = _autocovariance(draws)
+    mean_variance = covariance[:, 0].mean(axis=0) * length / (length - 1)
+    total = mean_variance * (length - 1) / length
+    if chains > 1:
+        total = total + draws.mean(axis=1).var(axis=0, ddof=1)
+    correlation = 1 - (mean_variance - covariance.mean(axis=0) * length / (length - 1)) / total
+    correlation[0] = 1.0
+    even = length - length % 2
+    pairs = correlation[:even:2] + correlation[1:even:2]
+    positive = np.cumprod(pairs > 0, axis=0).astype(bool)
+    monotone = np.minimum.accumulate(np.where(positive, pairs, 0), axis=0)
+    time = -1 + 2 * monotone.sum(axis=0)
+    time = np.maximum(time, 1 / np.log10(chains * length))
+    return np.asarray(chains * length / time)
+
+
+def _autocovariance(draws: Floats) -> Floats:
+    length = draws.shape[1]
+    padded = 1 << (2 * length - 1).bit_length()
+    spectrum = np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), padded, axis=1)
+    return np.asarray(np.fft.irfft(np.abs(spectrum) ** 2, padded, axis=1)[:, :length] / length)

@@ -1,0 +1,178 @@
+"""What a model is: one log-likelihood term per record, and what follows from it (METHOD §1).
+
+A model sees records (t, v, x): the transformed outcome, the log weight scaled to mean 1, and a row of the design
+matrix. Weighting, bounds, calibration and every guarantee work with any `Model`. FBS and FBP fit from weighted
+statistics of the records, so a density evaluation costs the same for a thousand records as for a hundred million.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+
+from svysynth.errors import SurveyError
+from svysynth.groups import Floats, Integers, group_sums
+from svysynth.survey import Survey
+
+jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
+
+Array = jax.Array
+Parameters = dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The records as a model sees them; x is constant within a cell of the public columns."""
+
+    t: Floats
+    """The transformed outcome."""
+    v: Floats
+    """The log weight, scaled to mean 1."""
+    cell: Integers
+    """The cell of each record."""
+    x: Floats
+    """Cell × coefficient: the design matrix, a row for each cell that has records."""
+    terms: tuple[str, ...]
+    """The names of the coefficients."""
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+
+class LinearStatistics(NamedTuple):
+    """All that the weighted records say about a linear-Gaussian model of (t, v) given x.
+
+    With A = diag(α): Σα, G = X'AX, its inverse and the inverse's eigenvalues and eigenvectors, B = G⁻¹X'AY,
+    E = Σα(y − xB)'(y − xB) and Σαx.
+    """
+
+    total: Array
+    gram: Array
+    gram_inverse: Array
+    values: Array
+    vectors: Array
+    coefficients: Array
+    scatter: Array
+    sum_x: Array
+
+
+class Whitening(NamedTuple):
+    """An affine map to a density that is nearly standard normal: z = center + factor·u."""
+
+    center: Array
+    factor: Array
+
+
+class Model(Protocol):
+    """A model of (t, v) given x. Immutable and hashable: the sampler is compiled once per model and shape."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the spec and in what is published."""
+
+    def statistics(self, records: Records, alpha: Floats) -> Any:
+        """What the density needs of the weighted records, as arrays whose shapes do not depend on their number."""
+
+    def whitening(self, statistics: Any) -> Whitening:
+        """Where the posterior is and how wide, roughly."""
+
+    def log_density(self, z: Array, statistics: Any) -> Array:
+        """Log pseudo posterior of the unconstrained parameters, up to a constant."""
+
+    def complete(self, key: Array, z: Array, statistics: Any) -> Parameters:
+        """All parameters of one draw: constrained, and with those drawn that the density integrates out."""
+
+    def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
+        """One term per record."""
+
+    def synthesize(self, key: Array, parameters: Parameters, x: Array) -> tuple[Array, Array, Array]:
+        """Outcome t*, log weight v* and smoothed log weight for each row of x, from one draw."""
+
+
+def make_records(survey: Survey, formula: str | None = None) -> Records:
+    """The records of a survey, with the design matrix of a formula (by default the public columns' main effects)."""
+    cells, cell = np.unique(survey.cell_index(survey.public), return_inverse=True)
+    sizes = [len(survey.levels(column)) for column in survey.public]
+    positions = np.unravel_index(cells, sizes)
+    frame = pl.DataFrame(
+        {
+            column: _present_levels(survey.levels(column), position)
+            for column, position in zip(survey.public, positions, strict=True)
+        }
+    )
+    x, terms = _design_matrix(frame, formula or " + ".join(f"`{column}`" for column in survey.public))
+    outcome, weights = survey.outcome_values, survey.weights
+    t = np.log(outcome) if survey.transform == "log" else outcome
+    v = np.log(weights * (len(weights) / weights.sum()))
+    return Records(t, v, cell, x, terms)
+
+
+def _present_levels(levels: tuple[str, ...], position: Integers) -> pl.Series:
+    present = np.unique(position)
+    labels = [levels[code] for code in present]
+    return pl.Series([levels[code] for code in position], dtype=pl.Enum(labels))
+
+
+def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str, ...]]:
+    import formulaic
+
+    # formulaic sees the columns by number: a column's name may be anything
+    plain = {name: f"c{number}" for number, name in enumerate(frame.columns)}
+    for name in sorted(plain, key=len, reverse=True):
+        formula = formula.replace(f"`{name}`", plain[name])
+        if name.isidentifier():
+            formula = _replace_word(formula, name, plain[name])
+    try:
+        matrix = formulaic.model_matrix(formula, frame.rename(plain).to_pandas(), na_action="raise")
+    except Exception:  # formulaic raises many kinds for a wrong formula
+        remedy = "write it like: field * gender, with public columns only"
+        raise SurveyError("spec", "model.formula", "is not a formula of the public columns", remedy) from None
+    x = np.asarray(matrix, dtype=np.float64)
+    if np.linalg.matrix_rank(x) < x.shape[1]:
+        raise SurveyError(
+            "spec", "model.formula", "has terms that the filled cells cannot tell apart", "use fewer interactions"
+        )
+    names = {short: name for name, short in plain.items()}
+    return x, tuple(_restore(str(term), names) for term in matrix.columns)
+
+
+def _replace_word(text: str, word: str, by: str) -> str:
+    return re.sub(rf"\b{re.escape(word)}\b", by, text)
+
+
+def _restore(term: str, names: dict[str, str]) -> str:
+    for short in sorted(names, key=len, reverse=True):
+        term = _replace_word(term, short, names[short])
+    return term
+
+
+def linear_statistics(records: Records, alpha: Floats) -> LinearStatistics:
+    """One pass over the records: weighted sums by cell, centred so that no digits cancel."""
+    cells = len(records.x)
+    total = group_sums(records.cell, cells, alpha)
+    safe = np.where(total > 0, total, 1.0)
+    y = np.stack([records.t, records.v])
+    mean = np.stack([group_sums(records.cell, cells, alpha * column) / safe for column in y])
+    off = y - mean[:, records.cell]
+    within = np.array([[np.sum(alpha * off[i] * off[j]) for j in range(2)] for i in range(2)])
+    x = records.x
+    gram = (x * total[:, np.newaxis]).T @ x
+    try:
+        inverse = np.linalg.inv(gram)
+    except np.linalg.LinAlgError:
+        inverse = np.full_like(gram, np.nan)
+    if not np.isfinite(inverse).all() or np.linalg.cond(gram) > 1e13:
+        raise SurveyError(
+            "data", "the weighted records", "leave a coefficient of the model without data", "use a larger epsilon"
+        )
+    coefficients = inverse @ (x * total[:, np.newaxis]).T @ mean.T
+    residual = mean.T - x @ coefficients
+    scatter = within + (residual * total[:, np.newaxis]).T @ residual
+    values = (total.sum(), gram, inverse, *np.linalg.eigh(inverse), coefficients, scatter, total @ x)
+    return LinearStatistics(*(jnp.asarray(value) for value in values))

@@ -1,0 +1,200 @@
+"""FBS: the fully Bayes model of the observed sample (paper §2.1, METHOD §2).
+
+(t, v) ~ N₂(xβ, Σ). β_y, β_w ~ N(0, diag(σ)Ω_β diag(σ)) with one Ω_β ~ LKJ(6) and a σ for each coefficient of each
+outcome, σ ~ half-t(3, 0, 10); Σ = diag(s)Ω diag(s), Ω ~ LKJ(6), s ~ half-t(3, 0, 10).
+
+The coefficient scales make a funnel with β. Given (Σ, σ, Ω_β) β is Gaussian and is integrated out: its least-squares
+estimate B has covariance V = Σ ⊗ G⁻¹ + P with P = blockdiag(diag(σ)Ω_β diag(σ)). NUTS moves on what is left, and β is
+then drawn exactly. On the log scale a σ is nearly uniform from |β| to the prior's scale, so the density is whitened by
+the mean and spread of that one-dimensional density rather than by a mode and its curvature, which say nothing there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+
+from svysynth.groups import Floats
+from svysynth.models.base import Array, LinearStatistics, Parameters, Records, Whitening, linear_statistics
+
+GRID = np.linspace(-14.0, 9.0, 300)
+"""Where the one-dimensional density of a log scale is looked at."""
+
+
+@dataclass(frozen=True)
+class FBS:
+    """The model of the observed sample, with the paper's priors."""
+
+    correlation_shape: float = 6.0
+    """The LKJ parameter of Ω and Ω_β."""
+    scale: float = 10.0
+    """The scale of the half-t priors."""
+    degrees: float = 3.0
+    """The degrees of freedom of the half-t priors."""
+    name = "fbs"
+    step_size = 0.5
+
+    def statistics(self, records: Records, alpha: Floats) -> LinearStatistics:
+        """Weighted sums of the records."""
+        return linear_statistics(records, alpha)
+
+    def whitening(self, statistics: LinearStatistics) -> Whitening:
+        """Center and factor: Σ by its likelihood, the scales by one-dimensional quadrature, Ω_β by its prior."""
+        covariance = statistics.scatter / statistics.total
+        spread = jnp.sqrt(jnp.diagonal(covariance))
+        correlation = covariance[0, 1] / (spread[0] * spread[1])
+        small = jnp.concatenate([jnp.log(spread), jnp.arctanh(correlation)[None]])
+
+        def fit_of_covariance(z: Array) -> Array:
+            sigma, log_determinant = _covariance(z)
+            return -0.5 * statistics.total * log_determinant - 0.5 * _trace_solve(sigma, statistics.scatter)
+
+        curvature = -jax.hessian(fit_of_covariance)(small)
+        small_factor = jnp.linalg.inv(jnp.linalg.cholesky(curvature)).T
+        mean, deviation = self._log_scales(statistics, covariance)
+        size = statistics.gram.shape[0]
+        prior = jnp.asarray(self._partial_correlation_spread(size))
+        factor = jnp.diag(jnp.concatenate([jnp.ones(3), deviation, prior])).at[:3, :3].set(small_factor)
+        return Whitening(jnp.concatenate([small, mean, jnp.zeros(len(prior))]), factor)
+
+    def _log_scales(self, statistics: LinearStatistics, covariance: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of each log σ given its coefficient's estimate alone."""
+        noise = (jnp.diagonal(covariance)[:, None] * jnp.diagonal(statistics.gram_inverse)).reshape(-1, 1)
+        estimate = statistics.coefficients.T.reshape(-1, 1)
+        variance = jnp.exp(2 * GRID) + noise
+        log_density = -0.5 * jnp.log(variance) - 0.5 * estimate**2 / variance + self._half_t(GRID)
+        density = jax.nn.softmax(log_density, axis=1)
+        mean = density @ GRID
+        return mean, jnp.sqrt(jnp.maximum(density @ GRID**2 - mean**2, 1e-4))
+
+    def _partial_correlation_spread(self, size: int) -> Floats:
+        """The prior standard deviation of the arctanh of each partial correlation of Ω_β."""
+        z = np.linspace(-4, 4, 801)
+        shape = self._shapes(size)[:, np.newaxis]
+        density = np.exp(shape * np.log1p(-(np.tanh(z) ** 2)))
+        return np.asarray(np.sqrt((density * z**2).sum(axis=1) / density.sum(axis=1)))
+
+    def _shapes(self, size: int) -> Floats:
+        columns = np.tril_indices(size, -1)[1]
+        return np.asarray(self.correlation_shape + (size - 2 - columns) / 2)
+
+    def _half_t(self, log_scale: Array | Floats) -> Array:
+        """Log density of log σ for σ ~ half-t, up to a constant."""
+        inside = jnp.exp(2 * log_scale) / (self.degrees * self.scale**2)
+        return -0.5 * (self.degrees + 1) * jnp.log1p(inside) + log_scale
+
+    def log_density(self, z: Array, statistics: LinearStatistics) -> Array:
+        """Log pseudo posterior with β integrated out, up to a constant."""
+        size = statistics.gram.shape[0]
+        sigma, log_determinant = _covariance(z[:3])
+        scales, partial, factor = _unpack(z, size)
+        total = _noise(sigma, statistics) + _prior_covariance(scales, factor)
+        likelihood = -0.5 * (statistics.total - size) * log_determinant
+        likelihood -= 0.5 * _trace_solve(sigma, statistics.scatter)
+        likelihood += _log_normal(statistics.coefficients.T.reshape(-1), total)
+        prior = self._half_t(z[:2]).sum() + self._half_t(jnp.log(scales)).sum()
+        prior += self.correlation_shape * jnp.log1p(-(jnp.tanh(z[2]) ** 2))
+        prior += jnp.sum(self._shapes(size) * jnp.log1p(-(partial**2)))
+        return likelihood + prior
+
+    def complete(self, key: Array, z: Array, statistics: LinearStatistics) -> Parameters:
+        """Draw β from its Gaussian given the rest: a draw from the joint of (β, B), corrected by what B really is."""
+        size = statistics.gram.shape[0]
+        sigma, _ = _covariance(z[:3])
+        scales, _, factor = _unpack(z, size)
+        prior = _prior_covariance(scales, factor)
+        noise_key, prior_key = jax.random.split(key)
+        half = jnp.linalg.cholesky(statistics.gram_inverse)
+        noise = jnp.linalg.cholesky(sigma) @ jax.random.normal(noise_key, (2, size)) @ half.T
+        drawn = scales * (jax.random.normal(prior_key, (2, size)) @ factor.T)
+        gap = (statistics.coefficients.T - drawn - noise).reshape(-1)
+        shift = prior @ jnp.linalg.solve(_noise(sigma, statistics) + prior, gap)
+        beta = drawn + shift.reshape(2, size)
+        return {
+            "beta_y": beta[0],
+            "beta_w": beta[1],
+            "covariance": sigma,
+            "scale_y": scales[0],
+            "scale_w": scales[1],
+            "correlation_beta": factor @ factor.T,
+        }
+
+    def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
+        """log N₂((t, v) | xβ, Σ) for each record."""
+        covariance = parameters["covariance"]
+        determinant = covariance[0, 0] * covariance[1, 1] - covariance[0, 1] ** 2
+        off_t, off_v = t - x @ parameters["beta_y"], v - x @ parameters["beta_w"]
+        form = covariance[1, 1] * off_t**2 - 2 * covariance[0, 1] * off_t * off_v + covariance[0, 0] * off_v**2
+        return -jnp.log(2 * jnp.pi) - 0.5 * jnp.log(determinant) - 0.5 * form / determinant
+
+    def synthesize(self, key: Array, parameters: Parameters, x: Array) -> tuple[Array, Array, Array]:
+        """(t*, v*) from the model, and the smoothed log weight E[v | t*]."""
+        covariance = parameters["covariance"]
+        noise = jax.random.normal(key, (2, x.shape[0]))
+        off = jnp.linalg.cholesky(covariance) @ noise
+        smoothed = x @ parameters["beta_w"] + covariance[0, 1] / covariance[0, 0] * off[0]
+        return x @ parameters["beta_y"] + off[0], x @ parameters["beta_w"] + off[1], smoothed
+
+
+def _covariance(z: Array) -> tuple[Array, Array]:
+    """Σ and log|Σ| from two log standard deviations and an arctanh correlation."""
+    spread, correlation = jnp.exp(z[:2]), jnp.tanh(z[2])
+    off = correlation * spread[0] * spread[1]
+    sigma = jnp.array([[spread[0] ** 2, off], [off, spread[1] ** 2]])
+    return sigma, 2 * z[:2].sum() + jnp.log1p(-(correlation**2))
+
+
+def _trace_solve(sigma: Array, scatter: Array) -> Array:
+    """tr(Σ⁻¹E)."""
+    determinant = sigma[0, 0] * sigma[1, 1] - sigma[0, 1] ** 2
+    form = sigma[1, 1] * scatter[0, 0] - 2 * sigma[0, 1] * scatter[0, 1] + sigma[0, 0] * scatter[1, 1]
+    return form / determinant
+
+
+def _unpack(z: Array, size: int) -> tuple[Array, Array, Array]:
+    """The scales of β (2 × K), the partial correlations of Ω_β, and its Cholesky factor."""
+    scales = jnp.exp(z[3 : 3 + 2 * size]).reshape(2, size)
+    partial = jnp.tanh(z[3 + 2 * size :])
+    lower = jnp.zeros((size, size)).at[np.tril_indices(size, -1)].set(partial)
+    # what is left of a row's unit length before each column: √Π(1 − partial²)
+    left = jnp.exp(0.5 * jnp.log1p(-(lower**2)) @ np.triu(np.ones((size, size)), 1))
+    return scales, partial, (lower + np.eye(size)) * left
+
+
+def _noise(sigma: Array, statistics: LinearStatistics) -> Array:
+    """Σ ⊗ G⁻¹: the covariance of the least-squares coefficients around β."""
+    return jnp.kron(sigma, statistics.gram_inverse)
+
+
+def _prior_covariance(scales: Array, factor: Array) -> Array:
+    """blockdiag(diag(σ_y)Ω_β diag(σ_y), diag(σ_w)Ω_β diag(σ_w))."""
+    flat = scales.reshape(-1)
+    return jnp.kron(np.eye(2), factor @ factor.T) * flat[:, None] * flat
+
+
+@jax.custom_vjp
+def _log_normal(value: Array, covariance: Array) -> Array:
+    """log N(value | 0, V), up to a constant; value is data and has no gradient."""
+    return _log_normal_forward(value, covariance)[0]
+
+
+def _log_normal_forward(value: Array, covariance: Array) -> tuple[Array, tuple[Array, Array]]:
+    cholesky = jnp.linalg.cholesky(covariance)
+    root = solve_triangular(cholesky, jnp.eye(len(value)), lower=True)
+    standardized = root @ value
+    result = -jnp.log(jnp.diagonal(cholesky)).sum() - 0.5 * standardized @ standardized
+    return result, (root, standardized)
+
+
+def _log_normal_backward(kept: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
+    """∂/∂V = ½(V⁻¹vv'V⁻¹ − V⁻¹): cheaper than differentiating the Cholesky factorisation."""
+    root, standardized = kept
+    solved = root.T @ standardized
+    return jnp.zeros_like(standardized), 0.5 * slope * (jnp.outer(solved, solved) - root.T @ root)
+
+
+_log_normal.defvjp(_log_normal_forward, _log_normal_backward)

@@ -1,0 +1,83 @@
+"""Synthesis: one posterior draw becomes one synthetic survey, with smoothed weights (METHOD §2, §3).
+
+The public columns and the strata are as given; outcome and weight are drawn from the model. Rows are shuffled and ids
+are fresh, so that a record's place says nothing. Weights are scaled to the declared population total.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+
+from svysynth.design import Design
+from svysynth.errors import SurveyError
+from svysynth.groups import Integers
+from svysynth.models.base import Array, Model, Parameters
+from svysynth.sampler import Fit
+from svysynth.streams import Streams
+from svysynth.survey import Survey
+
+SMOOTHED, UNSMOOTHED = "weight", "weight_unsmoothed"
+FEWEST_DRAWS_APART = 10
+
+
+def choose_draws(fit: Fit, datasets: int) -> Integers:
+    """Which draws are released: as far apart as can be, so that they are independent."""
+    apart = fit.size // datasets
+    if apart < FEWEST_DRAWS_APART:
+        raise SurveyError(
+            "spec",
+            "privacy.datasets",
+            f"{datasets} independent data sets need {FEWEST_DRAWS_APART} draws each",
+            "use fewer datasets or more draws (privacy.draws)",
+        )
+    return np.arange(datasets) * apart + apart // 2
+
+
+def synthesize_surveys(fit: Fit, survey: Survey, datasets: int, streams: Streams) -> tuple[Survey, ...]:
+    """m synthetic surveys from m independent draws."""
+    if survey.population_total is None:
+        remedy = "declare the published figure that released weights are scaled to"
+        raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
+    total = survey.population_total
+    return tuple(
+        _synthesize_one(fit, survey, total, int(draw), number, streams)
+        for number, draw in enumerate(choose_draws(fit, datasets))
+    )
+
+
+def _synthesize_one(fit: Fit, survey: Survey, total: float, draw: int, number: int, streams: Streams) -> Survey:
+    parameters = {name: value[draw] for name, value in fit.draws.items()}
+    key = jax.random.wrap_key_data(jnp.asarray(streams.key_data("synthesis", number)))
+    x = fit.records.x[fit.records.cell]
+    t, v, smoothed = (np.asarray(column) for column in _draw_records(fit.model, key, parameters, x))
+    public = list(dict.fromkeys([*survey.public, *([survey.design.strata] if survey.design.strata else [])]))
+    frame = survey.frame.select(public).with_columns(
+        pl.Series(survey.outcome, np.exp(t) if survey.transform == "log" else t),
+        _scaled(SMOOTHED, smoothed, total),
+        _scaled(UNSMOOTHED, v, total),
+    )
+    order = streams.generator("shuffle", number).permutation(len(survey))
+    return Survey(
+        frame[order],
+        survey.outcome,
+        Design(SMOOTHED, survey.design.strata),
+        survey.public,
+        survey.transform,
+        total,
+        survey.codes,
+    )
+
+
+def _scaled(name: str, log_weight: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) -> pl.Series:
+    weight = np.exp(log_weight - log_weight.max())
+    return pl.Series(name, weight * (total / weight.sum()))
+
+
+@partial(jax.jit, static_argnames="model")
+def _draw_records(model: Model, key: Array, parameters: Parameters, x: Array) -> tuple[Array, Array, Array]:
+    return model.synthesize(key, parameters, x)
