@@ -1,7 +1,14 @@
 """Shared pieces of the tests: the demo survey, and the switch for the slower studies."""
 
+import os
+from pathlib import Path
+
 import polars as pl
 import pytest
+
+# Compiled programs are shared by the test processes and kept between runs.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache/jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import svysynth
 from svysynth.studies.standin import doctorates

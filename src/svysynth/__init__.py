@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from svysynth.files import write_frame
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
+    from svysynth.models.numpyro import NumPyroModel
     from svysynth.pipeline import calibrate
     from svysynth.spec import EstimationSpec, Spec, TableSpec, load_spec
     from svysynth.streams import Streams
@@ -24,6 +25,7 @@ _HOMES = {
     "calibrate": "pipeline",
     "Design": "design",
     "EstimationSpec": "spec",
+    "NumPyroModel": "models.numpyro",
     "Spec": "spec",
     "Streams": "streams",
     "Survey": "survey",
@@ -41,6 +43,7 @@ __all__ = [
     "FBS",
     "Design",
     "EstimationSpec",
+    "NumPyroModel",
     "Spec",
     "Streams",
     "Survey",

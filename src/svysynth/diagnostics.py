@@ -50,15 +50,20 @@ class Verdict:
 
 def judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
     """The verdict on draws of shape chain × draw × quantity, and on the energies chain × draw."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # a quantity that does not vary has no figures
+        return _judge(draws, divergences, energy)
+
+
+def _judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
     normal = _normal_scores(draws)
     folded = _normal_scores(np.abs(draws - np.median(draws, axis=(0, 1))))
     rhat = np.maximum(_rhat(_split(normal)), _rhat(_split(folded)))
     quantiles = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
     tails = [_ess(_split((draws <= quantile).astype(float))) for quantile in quantiles]
     return Verdict(
-        float(np.max(rhat)),
-        float(np.min(_ess(_split(normal)))),
-        float(np.min(tails)),
+        float(np.nanmax(rhat)),
+        float(np.nanmin(_ess(_split(normal)))),
+        float(np.nanmin(tails)),
         divergences,
         float(np.min(np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1))),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from svysynth.calibrate import Calibration, calibrate_records
+from svysynth.calibration import Calibration, calibrate_records
 from svysynth.combine import Synthetic
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame

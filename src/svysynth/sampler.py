@@ -28,7 +28,8 @@ STEP_SIZE = 0.5
 LEG = 50
 """Transitions of one call to the compiled program, which serves the warm-up and runs of any length."""
 MOST_ROUNDS = 4
-"""A run that does not convince is lengthened, up to so many times its length, and thinned to the draws asked for."""
+"""Where R-hat is not yet convincing the chains are run on, up to so many times their length. The draws kept are those
+of the first stretch, thinned, whatever it took to convince: so Δ moves smoothly with α."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,8 @@ def fit(model: Model, records: Records, alpha: Floats, streams: Streams, draws: 
         verdict = judge(_quantities(positions, run), divergences, np.concatenate(energies, axis=1))
         if verdict.passed or divergences:
             break
-    kept = {name: jnp.asarray(_thin(value, draws)) for name, value in run.items()}
+    first = legs_per_round * LEG
+    kept = {name: jnp.asarray(_thin(value[:, :first], draws)) for name, value in run.items()}
     return Fit(model, records, alpha, kept, verdict)
 
 

@@ -28,6 +28,8 @@ MOST_BY_COLUMNS = 8
 MOST_TABLES = 1000
 MOST_PROBLEMS = 10
 MOST_KEY_PARTS = 100
+DRAWS_APART = 10
+"""Released draws are at least so many transitions apart."""
 TIDY_COLUMNS = ("table", "statistic", "estimate", "se", "df", "lower", "upper", "cv", "n", "reliability", "source")
 """The columns of a table, which no public column may be called."""
 
@@ -85,6 +87,13 @@ class PrivacySpec(_Section):
     datasets: Annotated[int, Field(ge=1, le=1000)] = 3
     scheme: Scheme = "inverse"
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
+
+    @model_validator(mode="after")
+    def _draws_can_be_far_apart(self) -> Self:
+        if self.mechanism != "laplace" and DRAWS_APART * self.datasets > self.draws:
+            need = f"{DRAWS_APART} times as many draws, so that those released are independent"
+            raise _clash(f"'privacy.datasets' needs {need}: use fewer datasets or more privacy.draws")
+        return self
 
 
 class ModelSpec(_Section):

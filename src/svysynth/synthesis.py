@@ -18,21 +18,21 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Integers
 from svysynth.models.base import Array, Model, Parameters
 from svysynth.sampler import Fit
+from svysynth.spec import DRAWS_APART
 from svysynth.streams import Streams
 from svysynth.survey import Survey
 
 SMOOTHED, UNSMOOTHED = "weight", "weight_unsmoothed"
-FEWEST_DRAWS_APART = 10
 
 
 def choose_draws(fit: Fit, datasets: int) -> Integers:
     """Which draws are released: as far apart as can be, so that they are independent."""
     apart = fit.size // datasets
-    if apart < FEWEST_DRAWS_APART:
+    if apart < DRAWS_APART:
         raise SurveyError(
             "spec",
             "privacy.datasets",
-            f"{datasets} independent data sets need {FEWEST_DRAWS_APART} draws each",
+            f"{datasets} independent data sets need {DRAWS_APART} draws each",
             "use fewer datasets or more draws (privacy.draws)",
         )
     return np.arange(datasets) * apart + apart // 2

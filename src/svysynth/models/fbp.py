@@ -94,7 +94,7 @@ class FBP:
         return shrinkage * estimate + jnp.sqrt(shrinkage * noise) * jax.random.normal(key, estimate.shape)
 
     def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
-        """The sample density of each record, on the scale of (t, log π)."""
+        """The sample density of each record, with respect to t and π (π times the lognormal density: 1/π cancels)."""
         kappa_y, sigma_y, sigma_pi = parameters["kappa_y"], parameters["sigma_y"], parameters["sigma_pi"]
         mean_t, mean_x = x @ parameters["beta"], x @ parameters["kappa_x"]
         off_p = (-v - kappa_y * t - mean_x) / sigma_pi

@@ -1,7 +1,8 @@
 """Calibration: the weights α that bring the pseudo posterior to a stated ε (paper §1.4.1, METHOD §4).
 
 The target is Δ_α ≤ ε/(2m), no more than 2% below. Every trial is a refit with the same random numbers, so that Δ_α
-moves smoothly with the scheme's constant c, and the search always ends on the private side.
+moves smoothly with the scheme's constant c. Where it jumps all the same, because one extreme draw comes or goes, the
+search ends on the private side of the jump: it never ends above the target.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def _search(
 ) -> Calibration:
     """Move c by the ratio of the aim to what was found, then by secants of log Δ_α against log c."""
     trials: list[Trial] = []
+    best: tuple[Fit, Floats] | None = None
     c = start
     for number in range(1, MOST_REFITS + 1):
         progress(f"refit {number}")
@@ -113,10 +115,13 @@ def _search(
         found = fit(model, records, alpha, streams, draws)
         weighted = alpha * np.where(alpha > 0, record_bounds(found), 0)
         trials.append(Trial(c, float(weighted.max())))
+        if trials[-1].largest_bound <= target and (best is None or weighted.max() > best[1].max()):
+            best = found, weighted
         if (1 - TOLERANCE) * target <= trials[-1].largest_bound <= target:
-            trusted(found)
-            return Calibration(found, bounds, weighted, target, epsilon, datasets, tuple(trials))
+            break
         c = _next_constant(trials, AIM * target)
+    if best is not None:
+        return Calibration(trusted(best[0]), bounds, best[1], target, epsilon, datasets, tuple(trials))
     raise SurveyError(
         "spec",
         "privacy.epsilon",
@@ -126,8 +131,10 @@ def _search(
 
 
 def _next_constant(trials: list[Trial], aim: float) -> float:
-    """The root of log Δ_α(c) − log aim along the last two trials, at most threefold away from the last."""
+    """The root of log Δ_α(c) − log aim along the last two trials, between the trials that enclose it."""
     last = trials[-1]
+    low = max((trial.constant for trial in trials if trial.largest_bound < aim), default=0.0)
+    high = min((trial.constant for trial in trials if trial.largest_bound > aim), default=np.inf)
     slope = 0.9
     if len(trials) > 1:
         before = trials[-2]
@@ -135,7 +142,8 @@ def _next_constant(trials: list[Trial], aim: float) -> float:
         run = np.log(last.constant / before.constant)
         slope = float(np.clip(rise / run, 0.3, 3.0)) if run else 0.9
     step = np.clip(np.log(aim / last.largest_bound) / slope, -np.log(3), np.log(3))
-    return float(last.constant * np.exp(step))
+    proposed = float(last.constant * np.exp(step))
+    return proposed if low < proposed < high or not low < high else float(np.sqrt(low * high))
 
 
 def trusted(found: Fit) -> Fit:

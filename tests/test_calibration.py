@@ -1,0 +1,110 @@
+"""Bounds, weights and calibration: always on the private side, within 2%, in few refits."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from svysynth import SurveyError
+from svysynth.calibration import MOST_REFITS, TOLERANCE, Trial, calibrate_records, trusted
+from svysynth.diagnostics import Verdict
+from svysynth.lipschitz import BLOCK, inverse_weights, largest_bound, linear_weights, record_bounds, reweighted
+from svysynth.models.base import make_records
+from svysynth.models.fbp import FBP
+from svysynth.models.fbs import FBS
+from svysynth.sampler import Fit, fit
+from svysynth.streams import Streams
+from svysynth.studies.simulation import draw_sample, make_population
+
+MODELS = [FBS(), FBP()]
+
+
+@pytest.fixture(scope="module")
+def records():
+    streams = Streams.seeded(1)
+    return make_records(draw_sample(make_population(streams), streams))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bounds_are_the_largest_likelihoods_over_the_draws(model, records):
+    """Against a loop over draws; the last block of records is not full."""
+    found = fit(model, records, np.ones(len(records)), Streams.seeded(1), draws=400)
+    few = Fit(model, records, found.alpha, {name: draw[:20] for name, draw in found.draws.items()}, found.verdict)
+    assert len(records) % BLOCK != 0
+    x = records.x[records.cell]
+    largest = np.zeros(len(records))
+    for draw in range(20):
+        parameters = {name: value[draw] for name, value in few.draws.items()}
+        largest = np.maximum(largest, np.abs(model.log_likelihood(parameters, records.t, records.v, x)))
+    np.testing.assert_allclose(record_bounds(few), largest, rtol=1e-12)
+
+
+def test_a_likelihood_that_is_not_finite_is_an_infinite_bound_and_gets_no_weight(records):
+    found = fit(FBS(), records, np.ones(len(records)), Streams.seeded(1), draws=400)
+    broken = {name: value.at[7].set(jnp.nan) if name == "beta_y" else value for name, value in found.draws.items()}
+    bounds = record_bounds(Fit(found.model, found.records, found.alpha, broken, found.verdict))
+    assert np.isinf(bounds).all()
+    assert (inverse_weights(bounds, 1.8) == 0).all()
+    mixed = np.array([2.0, np.inf, 9.0])
+    assert inverse_weights(mixed, 3.0).tolist() == [1, 0, pytest.approx(1 / 3)]
+    assert linear_weights(mixed, 1.0).tolist() == [1, 0, 0]
+    assert largest_bound(mixed, inverse_weights(mixed, 3.0)) == pytest.approx(3.0)
+
+
+def test_reweighting_gives_weight_back_below_the_largest_bound():
+    bounds, alpha = np.array([10.0, 10.0, 1.0, 5.0]), np.array([0.2, 0.1, 1.0, 0.0])
+    assert reweighted(alpha, bounds, 1.0).tolist() == pytest.approx([0.2, 0.2, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("scheme", ["inverse", "linear", "reweighted"])
+@pytest.mark.parametrize("model", MODELS)
+def test_calibration_ends_just_below_the_target(model, records, scheme):
+    found = calibrate_records(model, records, 10.8, 3, Streams.seeded(2), scheme)
+    assert found.target == pytest.approx(1.8)
+    assert found.largest_bound <= 1.8
+    assert found.largest_bound >= (1 - TOLERANCE) * 1.8 or len(found.trials) == MOST_REFITS
+    if scheme != "reweighted":
+        assert found.largest_bound >= (1 - TOLERANCE) * 1.8
+    assert len(found.trials) <= MOST_REFITS
+    assert found.fit.verdict.passed
+    assert found.largest_bound in [trial.largest_bound for trial in found.trials]
+    assert ((found.fit.alpha >= 0) & (found.fit.alpha <= 1)).all()
+    np.testing.assert_allclose(found.weighted_bounds, found.fit.alpha * record_bounds(found.fit))
+
+
+def test_a_generous_budget_needs_no_weights(records):
+    found = calibrate_records(FBP(), records, 1000.0, 3, Streams.seeded(2))
+    assert (found.fit.alpha == 1).all()
+    assert found.trials == (Trial(float("inf"), found.largest_bound),)
+
+
+def test_an_impossible_budget_is_one_clear_error(records):
+    with pytest.raises(SurveyError, match="epsilon"):
+        calibrate_records(FBP(), records, 0.01, 3, Streams.seeded(2))
+
+
+def test_a_fit_that_fails_its_diagnostics_is_never_released(records):
+    found = fit(FBP(), records, np.ones(len(records)), Streams.seeded(1), draws=400)
+    bad = Fit(found.model, found.records, found.alpha, found.draws, Verdict(1.2, 50.0, 500.0, 3, 0.1))
+    with pytest.raises(
+        SurveyError, match=r"R-hat 1\.200.*too few effective draws.*3 transitions.*E-BFMI 0\.10.*Remedy"
+    ):
+        trusted(bad)
+
+
+def test_the_same_stream_gives_the_same_draws(records):
+    alpha = np.ones(len(records))
+    one, same, other = (fit(FBP(), records, alpha, Streams.seeded(seed), draws=400) for seed in (1, 1, 2))
+    assert np.array_equal(one.draws["beta"], same.draws["beta"])
+    assert not np.array_equal(one.draws["beta"], other.draws["beta"])
+
+
+def test_one_program_serves_every_weighting_and_number_of_records(records):
+    """Nothing is compiled again for other weights, other data or another n."""
+    from svysynth import sampler
+
+    fit(FBP(), records, np.ones(len(records)), Streams.seeded(1), draws=400)
+    before = sampler._advance._cache_size()
+    streams = Streams.seeded(3)
+    larger = make_records(draw_sample(make_population(streams), streams, n=1500))
+    fit(FBP(), larger, np.full(len(larger), 0.7), Streams.seeded(1), draws=400)
+    assert sampler._advance._cache_size() == before

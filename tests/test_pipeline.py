@@ -1,0 +1,106 @@
+"""The whole way through the command line: what a release writes, where, and what it keeps to itself."""
+
+import json
+import stat
+
+import polars as pl
+import pytest
+
+from svysynth.cli import main
+
+SECRET = ("alpha", "bound", "seed", "r_hat", "calibration", "trial")
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return caught.value.code or 0
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    run("demo", "--out", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(demo):
+    assert run("release", demo / "doctorates.toml", "--out", demo / "release", "--seed", 1) == 0
+    return demo / "release"
+
+
+def test_the_two_folders(released):
+    public = {path.name for path in (released / "public").iterdir()}
+    assert public == {
+        "tables.csv",
+        "manifest.json",
+        "microdata-1.parquet",
+        "microdata-2.parquet",
+        "microdata-3.parquet",
+    }
+    internal = {path.name for path in (released / "internal").iterdir()}
+    assert internal == {"diagnostics.json", "records.parquet", "calibration.csv"}
+    assert stat.S_IMODE((released / "internal").stat().st_mode) == 0o700
+
+
+def test_the_manifest_says_what_is_promised(released):
+    manifest = json.loads((released / "public/manifest.json").read_text())
+    guarantee = manifest["guarantee"]
+    assert guarantee["kind"] == "asymptotic"
+    assert guarantee["epsilon"] == 2 * guarantee["largest_bound"] * guarantee["datasets"] == 10.8
+    assert "NOT FOR RELEASE" in manifest["warning"]
+    text = (released / "public/manifest.json").read_text()
+    assert "ε-DP" not in text
+    assert "pure" not in text
+
+
+def test_nothing_internal_is_public(released):
+    """The manifest states the target and never what was found; no public file names an internal thing."""
+    manifest = json.loads((released / "public/manifest.json").read_text())
+    found = json.loads((released / "internal/diagnostics.json").read_text())["largest_bound"]
+    assert manifest["guarantee"]["largest_bound"] == pytest.approx(1.8, rel=1e-15)
+    assert str(found) not in (released / "public/manifest.json").read_text()
+    for path in (released / "public").glob("*.parquet"):
+        columns = pl.read_parquet(path).columns
+        assert columns == ["id", "field", "gender", "salary", "weight", "weight_unsmoothed"]
+    header = (released / "public/tables.csv").read_text().splitlines()[0]
+    assert not any(word in header for word in SECRET)
+
+
+def test_tables_follow_from_the_microdata(released):
+    """The population total is the same in every file, and the mean count of a field is the table's."""
+    tables = pl.read_csv(released / "public/tables.csv")
+    files = [pl.read_parquet(path) for path in sorted((released / "public").glob("*.parquet"))]
+    for field in ("Engineering", "Health"):
+        counts = [file.filter(pl.col("field") == field)["weight"].sum() for file in files]
+        found = tables.filter(
+            (pl.col("field") == field) & (pl.col("gender") == "All") & (pl.col("statistic") == "count")
+        )
+        assert found["estimate"].item() == pytest.approx(sum(counts) / 3)
+
+
+def test_an_existing_folder_is_not_touched(released, capsys):
+    before = sorted(path.name for path in released.parent.iterdir())
+    assert run("release", released.parent / "doctorates.toml", "--out", released) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert sorted(path.name for path in released.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("population_total = 125199", "# ", "survey.population_total"),
+        ('mechanism = "fbs"', 'mechanism = "laplace"', "not built yet"),
+        ("epsilon = 10.8", "epsilon = 0.01", "privacy.epsilon"),
+        ("datasets = 3", "datasets = 500", "privacy.datasets"),
+    ],
+)
+def test_what_cannot_be_released_leaves_nothing_behind(demo, tmp_path, capsys, old, new, message):
+    text = (demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{demo}/doctorates.csv"')
+    assert old in text
+    (tmp_path / "s.toml").write_text(text.replace(old, new).replace('"fbs"', '"fbp"'))
+    capsys.readouterr()
+    assert run("release", tmp_path / "s.toml", "--out", tmp_path / "out") == 1
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]

@@ -1,0 +1,135 @@
+"""Synthesis and combining: from draws to synthetic surveys, and from their tables to one."""
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+import svysynth
+from svysynth import FBP, FBS, EstimationSpec, Streams, SurveyError
+from svysynth.combine import Synthetic, combine
+from svysynth.studies.simulation import draw_sample, make_population
+from svysynth.synthesis import choose_draws
+
+
+@pytest.fixture(scope="module")
+def survey():
+    streams = Streams.seeded(1)
+    return draw_sample(make_population(streams), streams)
+
+
+@pytest.fixture(scope="module", params=[FBS(), FBP(), FBP("paper")], ids=["fbs", "fbp", "fbp paper"])
+def calibrated(request, survey):
+    return svysynth.calibrate(request.param, survey, epsilon=10.8, datasets=3, streams=Streams.seeded(5))
+
+
+def test_public_columns_are_as_given_and_rows_are_shuffled(calibrated, survey):
+    for synthetic in calibrated.synthesize().surveys:
+        keys = ["field", "gender"]
+        counts = synthetic.frame.group_by(keys).len().sort(keys)
+        assert counts.equals(survey.frame.group_by(keys).len().sort(keys))
+        assert not synthetic.frame["field"].equals(survey.frame["field"])
+
+
+def test_weights_sum_to_the_population_total(calibrated, survey):
+    for synthetic in calibrated.synthesize().surveys:
+        for column in ("weight", "weight_unsmoothed"):
+            assert synthetic.frame[column].sum() == pytest.approx(survey.population_total, rel=1e-12)
+
+
+def test_no_confidential_value_survives(calibrated, survey):
+    for synthetic in calibrated.synthesize().surveys:
+        assert not set(synthetic.frame["salary"]) & set(survey.frame["salary"])
+        assert not set(synthetic.frame["weight"]) & set(survey.frame["weight"])
+
+
+def test_smoothed_weights_vary_less(calibrated):
+    for synthetic in calibrated.synthesize().surveys:
+        assert synthetic.frame["weight"].log().std() < synthetic.frame["weight_unsmoothed"].log().std()
+
+
+def test_the_same_synthetic_surveys_come_each_time(calibrated):
+    first, second = calibrated.synthesize(), calibrated.synthesize()
+    assert first.surveys[0].frame.equals(second.surveys[0].frame)
+    assert not first.surveys[0].frame["salary"].equals(first.surveys[1].frame["salary"])
+
+
+def test_margins_add_up(calibrated):
+    table = calibrated.synthesize().tabulate(["field", "gender"], ["count", "total"])
+    for statistic in ("count", "total"):
+        own = table.filter(statistic=statistic)
+        inner = own.filter((pl.col("field") != "All") & (pl.col("gender") != "All"))["estimate"].sum()
+        rows = own.filter((pl.col("field") != "All") & (pl.col("gender") == "All"))["estimate"].sum()
+        whole = own.filter(field="All", gender="All")["estimate"].item()
+        assert inner == pytest.approx(whole, rel=1e-10)
+        assert rows == pytest.approx(whole, rel=1e-10)
+
+
+def test_tables_are_near_the_population(calibrated):
+    """Within a fifth of the truth in the margins: a coarse check that scales and signs are right."""
+    table = calibrated.synthesize().tabulate(["field", "gender"])
+    mean = table.filter(statistic="mean", field="All", gender="All")["estimate"].item()
+    male = table.filter(statistic="count", field="All", gender="Male")["estimate"].item()
+    assert mean == pytest.approx(115_800, rel=0.05)
+    assert male == pytest.approx(58_534, rel=0.2)
+
+
+def test_the_rules_of_fbp(survey):
+    """Cell means are unweighted; margins weigh them by the cells' counts; the paper's variances ignore strata."""
+    synthetic = Synthetic((survey,), "population")
+    table = synthetic.tabulate(["field", "gender"], ["count", "mean"])
+    cell = survey.frame.filter((pl.col("field") == "7") & (pl.col("gender") == "Male"))
+    found = table.filter(field="7", gender="Male")
+    assert found.filter(statistic="mean")["estimate"].item() == pytest.approx(cell["salary"].mean())
+    assert found.filter(statistic="count")["estimate"].item() == pytest.approx(cell["weight"].sum())
+    cells = (
+        survey.frame.filter(pl.col("field") == "7")
+        .group_by("gender")
+        .agg(pl.col("salary").mean(), pl.col("weight").sum())
+    )
+    margin = (cells["salary"] * cells["weight"]).sum() / cells["weight"].sum()
+    assert table.filter(statistic="mean", field="7", gender="All")["estimate"].item() == pytest.approx(margin)
+    without = Synthetic((survey,), "population", strata_in_variance=False).tabulate(["field"], ["count"])
+    with_strata = synthetic.tabulate(["field"], ["count"])
+    assert (without["se"] > with_strata["se"])[1:].all()
+
+
+def table_of(estimate, se):
+    row = {"table": "t", "statistic": "count", "g": "All", "estimate": estimate, "se": se, "df": 9}
+    return pl.DataFrame([row | {"lower": 0.0, "upper": 0.0, "cv": 0.0, "n": 5, "reliability": "reliable"}])
+
+
+def test_the_combining_rules():
+    combined = combine([table_of(10.0, 1.0), table_of(13.0, 2.0), table_of(10.0, 1.5)], EstimationSpec()).row(
+        0, named=True
+    )
+    within, between = (1 + 4 + 2.25) / 3, 3.0
+    df = 2 * (1 + within / (between / 3)) ** 2
+    assert combined["estimate"] == pytest.approx(11.0)
+    assert combined["se"] ** 2 == pytest.approx(within + between / 3)
+    assert combined["df"] == pytest.approx(df)
+    assert combined["upper"] == pytest.approx(11 + stats.t.ppf(0.975, df) * combined["se"])
+
+
+@pytest.mark.parametrize("tables", [[table_of(10.0, 2.0)], [table_of(10.0, 2.0)] * 3])
+def test_one_data_set_or_no_difference_between_them_uses_the_normal_quantile(tables):
+    combined = combine(tables, EstimationSpec()).row(0, named=True)
+    assert combined["se"] == pytest.approx(2.0)
+    assert combined["df"] == float("inf")
+    assert combined["upper"] == pytest.approx(10 + 2 * stats.norm.ppf(0.975))
+
+
+def test_released_draws_are_far_apart(calibrated):
+    chosen = choose_draws(calibrated.calibration.fit, 10)
+    assert (np.diff(chosen) >= 100).all()
+    with pytest.raises(SurveyError, match=r"privacy\.datasets"):
+        choose_draws(calibrated.calibration.fit, 200)
+
+
+def test_a_population_total_is_needed(survey):
+    undeclared = svysynth.read_survey(
+        survey.frame, outcome="salary", weight="weight", strata="field", public=["field", "gender"]
+    )
+    calibrated = svysynth.calibrate(FBP(), undeclared, epsilon=10.8, streams=Streams.seeded(1))
+    with pytest.raises(SurveyError, match="population_total"):
+        calibrated.synthesize()
