@@ -31,6 +31,16 @@ def test_the_readme_shows_what_the_commands_print(demo_folder, command, output):
     assert run(command, demo_folder) == trimmed(output)
 
 
+def shell_commands():
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("svysynth")]
+
+
+@pytest.mark.parametrize("command", shell_commands())
+def test_the_readme_s_other_commands_run(demo_folder, command):
+    run(command, demo_folder)
+
+
 def test_the_readme_s_python_example_runs(demo_folder):
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """Readers and writers: what goes out comes back, value labels included, and a file appears whole or not at all."""
 
 import stat
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -47,6 +48,15 @@ def test_sas_transport_files_are_read(tmp_path):
 
     pyreadstat.write_xport(FRAME, str(tmp_path / "d.xpt"), file_format_version=8)
     assert read(tmp_path / "d.xpt").frame["y"].to_list() == FRAME["y"].to_list()
+
+
+def test_sas_files_are_read():
+    """A file written by R's haven; see golden/files/make.R."""
+    path = Path(__file__).parent / "golden/files/small.sas7bdat"
+    survey = svysynth.read_survey(path, outcome="salary", weight="weight", strata="field", public=["region", "field"])
+    assert survey.outcome_values.tolist() == [41000.5, 52000, 38000.25, 61000]
+    assert survey.levels("region") == ("East", "North", "South")
+    assert survey.levels("field") == ("1", "2")
 
 
 def test_a_folder_of_parquet_is_one_file(tmp_path):

@@ -42,6 +42,7 @@ def test_the_two_folders(released):
     internal = {path.name for path in (released / "internal").iterdir()}
     assert internal == {"diagnostics.json", "records.parquet", "calibration.csv"}
     assert stat.S_IMODE((released / "internal").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (released / "public").iterdir()} == {0o644}
 
 
 def test_the_manifest_says_what_is_promised(released):

@@ -136,6 +136,8 @@ def _write(
         for number, survey in enumerate(synthetic.surveys, start=1):
             write_frame(_microdata(survey), public / f"microdata-{number}.parquet")
         _write_json(public / "manifest.json", _manifest(spec, privacy, synthetic, seeded))
+        for path in public.iterdir():
+            path.chmod(0o644)
         _write_internal(internal, calibration)
         building.chmod(0o755)
         building.rename(folder)
