@@ -30,8 +30,6 @@ ROWS = 4
 MOST_STEPS = 200
 STEPS = 2.0 ** np.arange(2, -16, -1)
 """The lengths that are tried along each of Newton's directions."""
-PAIRS, ROUNDS, DAMPING = 16, 30, 0.3
-"""Points and rounds of the search for the nearest normal distribution, and how far each round moves."""
 LOWEST = np.finfo(np.float64).min
 
 Site = dict[str, Any]
@@ -87,14 +85,15 @@ class NumPyroModel:
         return WeightedRecords(jnp.asarray(t), jnp.asarray(v), jnp.asarray(x), jnp.asarray(alpha), prior)
 
     def whitening(self, statistics: WeightedRecords) -> Whitening:
-        """The normal distribution nearest to the posterior, searched from the mode in units of the prior's spread."""
+        """The mode and its curvature, searched from the prior's median in units of the prior's spread."""
         median, spread = statistics.prior
 
         def density(y: Array) -> Array:
             return self.log_density(median + spread * y, statistics)
 
-        center, precision = _settle(density, *_climb(density, jnp.zeros_like(median)))
-        return Whitening(median + spread * center, spread[:, None] * _root(precision))
+        mode, curvature = _climb(density, jnp.zeros_like(median))
+        root = jnp.linalg.inv(jnp.linalg.cholesky(curvature)).T
+        return Whitening(median + spread * mode, spread[:, None] * root)
 
     def log_density(self, z: Array, statistics: WeightedRecords) -> Array:
         """Log prior, log Jacobian of the constraints, and the weighted sum of the records' log-likelihoods."""
@@ -186,7 +185,6 @@ def _climb(density: Callable[[Array], Array], start: Array) -> tuple[Array, Arra
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
         y, height, _, _, count = state
         slope, curvature = _slope_and_curvature(density, y)
-        curvature = _floored(curvature)
         tried = y + STEPS[:, None] * jnp.linalg.solve(curvature, slope)
         heights = jnp.nan_to_num(jax.vmap(density)(tried), nan=-jnp.inf, posinf=-jnp.inf)
         best = jnp.argmax(heights)
@@ -203,39 +201,11 @@ def _climb(density: Callable[[Array], Array], start: Array) -> tuple[Array, Arra
     return mode, curvature
 
 
-def _settle(density: Callable[[Array], Array], mode: Array, curvature: Array) -> tuple[Array, Array]:
-    """Mean and precision of the nearest normal distribution: its mean slope is 0, its mean curvature its precision.
-
-    A mode says little of a skewed density. The points are the same each time, so the result is smooth in the weights.
-    """
-    half = jax.random.normal(jax.random.key(1), (PAIRS, len(mode)))
-    points = jnp.concatenate([half, -half])
-
-    def step(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-        center, precision = state
-        around = center + points @ _root(precision).T
-        slopes, curvatures = jax.lax.map(lambda y: _slope_and_curvature(density, y), around)
-        precision = _floored((1 - DAMPING) * precision + DAMPING * curvatures.mean(axis=0))
-        return (center + DAMPING * jnp.linalg.solve(precision, slopes.mean(axis=0)), precision), None
-
-    return jax.lax.scan(step, (mode, curvature), None, length=ROUNDS)[0]
-
-
 def _slope_and_curvature(density: Callable[[Array], Array], y: Array) -> tuple[Array, Array]:
-    """The gradient and minus the Hessian."""
+    """The gradient, and minus the Hessian with eigenvalues of at least 1: no direction is wider than the prior."""
     hessian, slope = jax.jacfwd(lambda y: (jax.grad(density)(y),) * 2, has_aux=True)(y)
-    return slope, -hessian
-
-
-def _floored(curvature: Array) -> Array:
-    """The curvature with eigenvalues of at least 1: no direction is wider than the prior."""
-    values, vectors = jnp.linalg.eigh(curvature)
-    return jnp.asarray((vectors * jnp.maximum(jnp.abs(values), 1.0)) @ vectors.T)
-
-
-def _root(precision: Array) -> Array:
-    """A factor of the inverse."""
-    return jnp.linalg.inv(jnp.linalg.cholesky(precision)).T
+    values, vectors = jnp.linalg.eigh(-hessian)
+    return slope, (vectors * jnp.maximum(jnp.abs(values), 1.0)) @ vectors.T
 
 
 def _invented(columns: int) -> tuple[Array, Array]:
