@@ -75,6 +75,19 @@ def test_a_figure_that_cannot_be_computed_is_a_fault(figure):
     assert len(replace(GOOD, **{figure: np.nan}).complaints) == 1
 
 
+def test_a_draw_that_is_not_a_number_is_a_fault():
+    """Even of one quantity among others."""
+    draws = independent(quantities=2)
+    draws[1, 3, 0] = np.nan
+    assert not judge(draws, 0, independent()[:, :, 0]).passed
+
+
+def test_a_quantity_that_does_not_vary_is_left_out():
+    draws = independent(quantities=2)
+    draws[:, :, 0] = 1.0
+    assert judge(draws, 0, independent()[:, :, 0]).passed
+
+
 def test_every_fault_is_named_when_there_are_several():
     verdict = replace(GOOD, **{figure: value for figure, value, _ in ONE_FAULT})
     for _, _, complaint in ONE_FAULT:

@@ -39,8 +39,9 @@ class Verdict:
         found = []
         if not self.rhat < LARGEST_RHAT:
             found.append(f"the chains disagree (R-hat {self.rhat:.3f}, not below {LARGEST_RHAT})")
-        if not min(self.ess_bulk, self.ess_tail) >= SMALLEST_ESS:
-            found.append(f"there are too few effective draws ({min(self.ess_bulk, self.ess_tail):.0f})")
+        effective = float(np.min([self.ess_bulk, self.ess_tail]))  # NaN if either is
+        if not effective >= SMALLEST_ESS:
+            found.append(f"there are too few effective draws ({effective:.0f})")
         if self.divergences:
             found.append(f"{self.divergences} transitions diverged")
         if not self.ebfmi >= SMALLEST_EBFMI:
@@ -55,17 +56,18 @@ def judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
 
 
 def _judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
-    normal = _normal_scores(draws)
-    folded = _normal_scores(np.abs(draws - np.median(draws, axis=(0, 1))))
-    rhat = np.maximum(_rhat(_split(normal)), _rhat(_split(folded)))
+    normal = _normal_scores(_split(draws))
+    folded = _normal_scores(_split(np.abs(draws - np.median(draws, axis=(0, 1)))))
+    rhat = np.maximum(_rhat(normal), _rhat(folded))
+    rhat = np.where(np.isfinite(draws).all(axis=(0, 1)), rhat, np.inf)
     quantiles = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
     tails = [_ess(_split((draws <= quantile).astype(float))) for quantile in quantiles]
     return Verdict(
         float(np.nanmax(rhat)),
-        float(np.nanmin(_ess(_split(normal)))),
+        float(np.nanmin(_ess(normal))),
         float(np.nanmin(tails)),
         divergences,
-        float(np.min(np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1))),
+        float(np.min(np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1, ddof=1))),
     )
 
 
@@ -89,18 +91,18 @@ def _rhat(draws: Floats) -> Floats:
 def _ess(draws: Floats) -> Floats:
     """Effective sample size by Geyer's initial monotone sequence, for each quantity."""
     chains, length = draws.shape[:2]
-    covariance = _autocovariance(draws)
-    mean_variance = covariance[:, 0].mean(axis=0) * length / (length - 1)
-    total = mean_variance * (length - 1) / length
-    if chains > 1:
-        total = total + draws.mean(axis=1).var(axis=0, ddof=1)
-    correlation = 1 - (mean_variance - covariance.mean(axis=0) * length / (length - 1)) / total
+    covariance = _autocovariance(draws).mean(axis=0)
+    total = covariance[0] + draws.mean(axis=1).var(axis=0, ddof=1)
+    correlation = 1 - (covariance[0] * length / (length - 1) - covariance) / total
     correlation[0] = 1.0
-    even = length - length % 2
-    pairs = correlation[:even:2] + correlation[1:even:2]
-    positive = np.cumprod(pairs > 0, axis=0).astype(bool)
-    monotone = np.minimum.accumulate(np.where(positive, pairs, 0), axis=0)
-    time = -1 + 2 * monotone.sum(axis=0)
+    last = (length - 4) // 2
+    even = correlation[: 2 * last + 1 : 2]
+    pairs = even + correlation[1 : 2 * last + 2 : 2]
+    positive = np.cumprod(pairs[:last] > 0, axis=0).astype(bool)
+    monotone = np.minimum.accumulate(np.where(positive, pairs[:last], 0), axis=0)
+    # of the first pair left out the even term, counted once, lowers the variance for antithetic chains
+    next_even = np.take_along_axis(even, positive.sum(axis=0, keepdims=True), axis=0)[0]
+    time = -1 + 2 * monotone.sum(axis=0) + np.maximum(next_even, 0)
     time = np.maximum(time, 1 / np.log10(chains * length))
     return np.asarray(chains * length / time)
 

@@ -84,8 +84,8 @@ def _key(streams: Streams, label: str, index: int) -> Array:
 def _thin(value: Floats, draws: int) -> Floats:
     """Every k-th draw of every chain, so that `draws` are left."""
     chains, length = value.shape[:2]
-    every = chains * length // draws
-    return value[:, ::every].reshape(-1, *value.shape[2:])[:draws]
+    each = -(-draws // chains)
+    return value[:, :: length // each][:, :each].reshape(-1, *value.shape[2:])[:draws]
 
 
 def _quantities(z: Floats, parameters: dict[str, Floats]) -> Floats:

@@ -39,20 +39,21 @@ class FBP:
     def whitening(self, statistics: LinearStatistics) -> Whitening:
         """The mode, by Newton's steps from the least-squares fit, and its curvature."""
         scatter, total = statistics.scatter, statistics.total
-        slope = -scatter[0, 1] / scatter[0, 0]
-        rest = scatter[1, 1] - scatter[0, 1] ** 2 / scatter[0, 0]
+        ridge = scatter[1, 1] / total / self.coefficient_variance
+        slope = -scatter[0, 1] / (scatter[0, 0] + ridge)
+        rest = scatter[1, 1] + 2 * slope * scatter[0, 1] + slope**2 * scatter[0, 0]
         start = jnp.array([slope, 0.5 * jnp.log(scatter[0, 0] / total), 0.5 * jnp.log(rest / total)])
 
         def newton(z: Array, _: None) -> tuple[Array, None]:
             slope = jax.grad(self.log_density)(z, statistics)
             return z + jnp.clip(jnp.linalg.solve(self._curvature(z, statistics), slope), -0.5, 0.5), None
 
-        center, _ = jax.lax.scan(newton, start, None, length=8)
+        center, _ = jax.lax.scan(newton, start, None, length=20)
         return Whitening(center, jnp.linalg.inv(jnp.linalg.cholesky(self._curvature(center, statistics))).T)
 
     def _curvature(self, z: Array, statistics: LinearStatistics) -> Array:
         values, vectors = jnp.linalg.eigh(-jax.hessian(self.log_density)(z, statistics))
-        return jnp.asarray((vectors * jnp.maximum(values, 1.0)) @ vectors.T)
+        return jnp.asarray((vectors * jnp.maximum(jnp.abs(values), 1.0)) @ vectors.T)
 
     def log_density(self, z: Array, statistics: LinearStatistics) -> Array:
         """Log pseudo posterior of (κ_y, log σ_y, log σ_π) with β and κ_x integrated out, up to a constant."""
