@@ -25,6 +25,8 @@ OVERSAMPLING = 2
 """Draws made for each draw kept: with fewer, R-hat is too noisy to be held to 1.01 for every quantity."""
 STEP_SIZE = 0.5
 """In units of the whitened density's spread, for a model that names none of its own."""
+START_SPREAD = 0.5
+"""How far from the center the chains start, in the same units."""
 LEG = 50
 """Transitions of one call to the compiled program, which serves the warm-up and runs of any length."""
 MOST_ROUNDS = 4
@@ -50,31 +52,39 @@ class Fit:
 
 
 def fit(model: Model, records: Records, alpha: Floats, streams: Streams, draws: int = 1000, label: str = "fit") -> Fit:
-    """Draw from the α-weighted pseudo posterior; the verdict says whether the draws can be trusted."""
+    """Draw from the α-weighted pseudo posterior; the verdict says whether the draws can be trusted.
+
+    A run that fails, which is rare, is made once more with half the step.
+    """
     statistics = model.statistics(records, alpha)
+    step = float(getattr(model, "step_size", STEP_SIZE))
+    found, verdict = _run(model, statistics, streams, draws, label, step)
+    if not verdict.passed:
+        found, verdict = _run(model, statistics, streams, draws, label, step / 2)
+    kept = {name: jnp.asarray(value) for name, value in found.items()}
+    return Fit(model, records, alpha, kept, verdict)
+
+
+def _run(
+    model: Model, statistics: Any, streams: Streams, draws: int, label: str, step: float
+) -> tuple[dict[str, Floats], Verdict]:
+    """Warm up at half the step, then run until the verdict is good or cannot become so; the draws that are kept."""
     whitening, state = _start(model, statistics, _key(streams, label, 0))
-    state, *_ = _advance(model, statistics, whitening, state, _key(streams, label, 1))
-    legs: list[tuple[Array, Array, Parameters]] = []
-    energies = []
-    divergences = 0
+    state, *_ = _advance(model, statistics, whitening, state, _key(streams, label, 1), step / 2)
+    legs: list[tuple[Array, Parameters, Array, Array]] = []
     legs_per_round = -(-OVERSAMPLING * draws // (CHAINS * LEG))
     for _ in range(MOST_ROUNDS):
         for _ in range(legs_per_round):
-            number = 2 + len(legs)
-            state, z, parameters, divergent, energy = _advance(
-                model, statistics, whitening, state, _key(streams, label, number)
-            )
-            legs.append((z, divergent, parameters))
-            energies.append(energy)
-        run = {name: np.concatenate([leg[2][name] for leg in legs], axis=1) for name in parameters}
-        positions = np.concatenate([leg[0] for leg in legs], axis=1)
-        divergences = sum(int(leg[1].sum()) for leg in legs)
-        verdict = judge(_quantities(positions, run), divergences, np.concatenate(energies, axis=1))
-        if verdict.passed or divergences:
+            key = _key(streams, label, 2 + len(legs))
+            state, *leg = _advance(model, statistics, whitening, state, key, step)
+            legs.append((leg[0], leg[1], leg[2], leg[3]))
+        z, divergent, energy = (np.concatenate([leg[i] for leg in legs], axis=1) for i in (0, 2, 3))
+        run = {name: np.concatenate([leg[1][name] for leg in legs], axis=1) for name in legs[0][1]}
+        verdict = judge(_quantities(z, run), int(divergent.sum()), energy)
+        if verdict.passed or verdict.divergences:
             break
     first = legs_per_round * LEG
-    kept = {name: jnp.asarray(_thin(value[:, :first], draws)) for name, value in run.items()}
-    return Fit(model, records, alpha, kept, verdict)
+    return {name: _thin(value[:, :first], draws) for name, value in run.items()}, verdict
 
 
 def _key(streams: Streams, label: str, index: int) -> Array:
@@ -97,7 +107,7 @@ def _quantities(z: Floats, parameters: dict[str, Floats]) -> Floats:
 @partial(jax.jit, static_argnames="model")
 def _start(model: Model, statistics: Any, key: Array) -> tuple[Any, Any]:
     whitening = model.whitening(statistics)
-    start = jax.random.normal(key, (CHAINS, len(whitening.center)))
+    start = START_SPREAD * jax.random.normal(key, (CHAINS, len(whitening.center)))
     density = _whitened(model, statistics, whitening)
     return whitening, jax.vmap(lambda u: blackjax.nuts.init(u, density))(start)
 
@@ -108,13 +118,12 @@ def _whitened(model: Model, statistics: Any, whitening: Any) -> Any:
 
 @partial(jax.jit, static_argnames="model")
 def _advance(
-    model: Model, statistics: Any, whitening: Any, state: Any, key: Array
+    model: Model, statistics: Any, whitening: Any, state: Any, key: Array, step: float
 ) -> tuple[Any, Array, Parameters, Array, Array]:
     """One leg of every chain: its end, the draws, all parameters of each, divergences and energies."""
     density = _whitened(model, statistics, whitening)
     kernel = blackjax.nuts.build_kernel()
     metric = jnp.ones(len(whitening.center))
-    step = getattr(model, "step_size", STEP_SIZE)
 
     def one_draw(state: Any, key: Array) -> Any:
         move, finish = jax.random.split(key)
