@@ -12,7 +12,7 @@ help:
 	@echo "make test    set up, lint, check types and run the tests"
 	@echo "make lint    style and types only"
 	@echo "make study   the slower statistical studies; results go to docs/"
-	@echo "make bench   time and memory against R survey and svy; results go to docs/"
+	@echo "make bench   time and memory against R survey, svy, rstan and NumPyro; results go to docs/"
 	@echo "make docs    regenerate the pages that are made from the code"
 
 $(READY): pyproject.toml constraints.txt
@@ -37,6 +37,7 @@ study: $(READY)
 
 bench: $(READY)
 	$(BIN)/python bench/tables.py --out docs/benchmarks.md
+	$(BIN)/python bench/release.py --out docs/benchmarks-release.md
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
