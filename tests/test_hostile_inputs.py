@@ -598,25 +598,39 @@ def limit_memory():
 
 
 def run_apart(arguments, prepare=limit_memory):
-    """Run the command line in a process of its own, and measure its memory."""
+    """Run the command line in a process of its own, and measure its memory.
+
+    A small process in between starts it: the peak of a child counts what its parent held when it was started.
+    """
     started = time.monotonic()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as peak:
         process = subprocess.Popen(
-            [sys.executable, "-m", "svysynth", *map(str, arguments)],
+            [sys.executable, "-S", "-c", STARTER, peak.name, sys.executable, "-m", "svysynth", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             preexec_fn=prepare,
+            start_new_session=True,
         )
-        killer = threading.Timer(SECONDS, process.kill)
+        killer = threading.Timer(SECONDS, os.killpg, [process.pid, signal.SIGKILL])
         killer.start()
-        _, status, usage = os.wait4(process.pid, 0)
+        process.wait()
         killer.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
         printed = out.read().decode(), err.read().decode()
-    return Outcome(process.returncode, *printed, time.monotonic() - started, usage.ru_maxrss / 1024)
+        megabytes = float(peak.read() or "inf")
+    return Outcome(process.returncode, *printed, time.monotonic() - started, megabytes)
+
+
+STARTER = """
+import os, sys
+child = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(child, 0)
+with open(sys.argv[1], "w") as peak:
+    peak.write(str(usage.ru_maxrss / 1024))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 
 
 def contents(folder):
