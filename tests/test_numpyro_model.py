@@ -248,7 +248,7 @@ def example():
 def test_the_example_s_calibration_reaches_the_target(example):
     calibration = example["calibrated"].calibration
     assert calibration.target == 2.5
-    assert 0.98 * 2 <= calibration.largest_bound <= 2
+    assert 0.98 * 2.5 <= calibration.largest_bound <= 2.5
     fit = calibration.fit
     assert fit.verdict.passed
     x = fit.records.x[fit.records.cell]
