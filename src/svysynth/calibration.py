@@ -1,4 +1,4 @@
-"""Calibration: the weights α that bring the pseudo posterior to a stated ε (paper §1.4.1, METHOD §4).
+"""Calibration: the weights α that bring the pseudo posterior to a stated ε (paper §1.4.1).
 
 The target is Δ_α ≤ ε/(2m), no more than 2% below. Every trial is a refit with the same random numbers, so that Δ_α
 moves smoothly with the scheme's constant c. Where it jumps all the same, because one extreme draw comes or goes, other

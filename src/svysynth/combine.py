@@ -1,4 +1,4 @@
-"""Combine: the tables of m synthetic surveys into one, by the rules of partial synthesis (METHOD §3, §5).
+"""Combine: the tables of m synthetic surveys into one, by the rules of partial synthesis (paper appendix).
 
 q̄ is the mean of the m estimates, T = ū + b/m its variance, df = (m − 1)(1 + ū/(b/m))². With m = 1, T = ū and the normal
 quantile; with b = 0, df = ∞. FBS tables use the smoothed weights. FBP's outcomes are already those of the population:

@@ -1,4 +1,4 @@
-"""Estimates and Taylor-linearised variances of domains, from moments alone (paper §2.3, METHOD §5).
+"""Estimates and Taylor-linearised variances of domains, from moments alone (paper §2.3).
 
 A domain is a union of finest cells. The linearised value of record i is zᵢ = a·wᵢ + b·wᵢ(yᵢ − r) inside the domain:
 

@@ -1,4 +1,4 @@
-"""Lipschitz bounds of the records, and the weights α made from them (paper §1.4.1, METHOD §4).
+"""Lipschitz bounds of the records, and the weights α made from them (paper §1.4.1).
 
 A record's bound is the largest |log-likelihood| over the draws. The number of draws is part of its definition.
 """

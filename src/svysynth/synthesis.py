@@ -1,4 +1,4 @@
-"""Synthesis: one posterior draw becomes one synthetic survey, with smoothed weights (METHOD §2, §3).
+"""Synthesis: one posterior draw becomes one synthetic survey, with smoothed weights (paper §2.1, §2.2).
 
 The public columns and the strata are as given; outcome and weight are drawn from the model. Rows are shuffled and ids
 are fresh, so that a record's place says nothing. Weights are scaled to the declared population total.

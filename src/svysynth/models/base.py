@@ -1,4 +1,4 @@
-"""What a model is: one log-likelihood term per record, and what follows from it (METHOD §1).
+"""What a model is: one log-likelihood term per record, and what follows from it (docs/method.md).
 
 A model sees records (t, v, x): the transformed outcome, the log weight scaled to mean 1, and a row of the design
 matrix. Weighting, bounds, calibration and every guarantee work with any `Model`. FBS and FBP fit from weighted

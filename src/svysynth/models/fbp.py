@@ -1,4 +1,4 @@
-"""FBP: the fully Bayes model of the population and the design (paper §2.2, METHOD §3).
+"""FBP: the fully Bayes model of the population and the design (paper §2.2).
 
 With p = −v = log π: t ~ N(xβ, σ_y²), p | t ~ N(κ_y t + xκ_x, σ_π²), and the sample's density divides by E[π | x]:
 

@@ -1,4 +1,4 @@
-"""FBS: the fully Bayes model of the observed sample (paper §2.1, METHOD §2).
+"""FBS: the fully Bayes model of the observed sample (paper §2.1).
 
 (t, v) ~ N₂(xβ, Σ). β_y, β_w ~ N(0, diag(σ)Ω_β diag(σ)) with one Ω_β ~ LKJ(6) and a σ for each coefficient of each
 outcome, σ ~ half-t(3, 0, 10); Σ = diag(s)Ω diag(s), Ω ~ LKJ(6), s ~ half-t(3, 0, 10).

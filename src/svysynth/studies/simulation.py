@@ -1,4 +1,4 @@
-"""The paper's simulation: a population of 100,000 with informative sampling, and stratified PPS samples (METHOD §7).
+"""The paper's simulation: a population of 100,000 with informative sampling, and stratified PPS samples (paper §4.1).
 
 Cell sizes and mean salaries are those of the paper's coverage tables; log y ~ N(log mean − 0.08, 0.4²) and
 log π = log y + N(0, 0.4²). Fields are strata; n is allocated in proportion to their sizes; PPS with replacement on π.

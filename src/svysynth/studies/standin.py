@@ -1,4 +1,4 @@
-"""A stand-in for the 2017 Survey of Doctorate Recipients, generated from the paper's published tables (METHOD §8).
+"""A stand-in for the 2017 Survey of Doctorate Recipients, generated from the paper's published tables (paper §3).
 
 The public-use file cannot be shipped. The stand-in has its layout and n = 10,355 records, and is made so that the
 direct estimates of the 16 inner cells and of all margins reproduce the published Sample columns: weighted counts and
