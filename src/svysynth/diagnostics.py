@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from svysynth.groups import Floats
 
@@ -77,8 +76,20 @@ def _split(draws: Floats) -> Floats:
 
 
 def _normal_scores(draws: Floats) -> Floats:
-    ranks = rankdata(draws.reshape(-1, draws.shape[2]), axis=0).reshape(draws.shape)
-    return np.asarray(ndtri((ranks - 0.375) / (draws.shape[0] * draws.shape[1] + 0.25)))
+    """The normal quantile of each draw's rank within its quantity; draws that are equal share their mean rank."""
+    values = draws.reshape(-1, draws.shape[2]).T
+    count = values.shape[1]
+    order = np.argsort(values, axis=1)
+    ascending = np.take_along_axis(values, order, axis=1)
+    fresh = np.ones(values.shape, bool)
+    fresh[:, 1:] = ascending[:, 1:] != ascending[:, :-1]
+    starts = np.flatnonzero(fresh)
+    lengths = np.diff(starts, append=fresh.size)
+    twice = np.repeat(2 * (starts % count) + lengths + 1, lengths).reshape(values.shape)
+    quantile = ndtri((np.arange(2 * count + 1) / 2 - 0.375) / (count + 0.25))
+    scores = np.empty(values.shape)
+    np.put_along_axis(scores, order, quantile[twice], axis=1)
+    return scores.T.reshape(draws.shape)
 
 
 def _rhat(draws: Floats) -> Floats:

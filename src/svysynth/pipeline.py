@@ -167,7 +167,7 @@ def _manifest(spec: Spec, privacy: PrivacySpec, synthetic: Synthetic, seeded: bo
         "mechanism": privacy.mechanism,
         "scheme": privacy.scheme,
         "draws": privacy.draws,
-        "sampler": "NUTS on a whitened density (approximate)",
+        "sampler": "Hamiltonian Monte Carlo on a whitened density (approximate)",
         "outcome": {"name": first.outcome, "transform": first.transform, "weights": "scaled to mean 1 in the model"},
         "formula": spec.model.formula or " + ".join(first.public),
         "public_columns": list(first.public),

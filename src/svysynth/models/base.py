@@ -18,6 +18,7 @@ import polars as pl
 
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers, group_sums
+from svysynth.models.whitening import Whitening
 from svysynth.survey import Survey
 
 jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
@@ -60,13 +61,6 @@ class LinearStatistics(NamedTuple):
     coefficients: Array
     scatter: Array
     sum_x: Array
-
-
-class Whitening(NamedTuple):
-    """An affine map to a density that is nearly standard normal: z = center + factor·u."""
-
-    center: Array
-    factor: Array
 
 
 class Model(Protocol):

@@ -5,7 +5,7 @@ With p = −v = log π: t ~ N(xβ, σ_y²), p | t ~ N(κ_y t + xκ_x, σ_π²), 
     llᵢ = log N(pᵢ | κ_y tᵢ + xᵢκ_x, σ_π) + log N(tᵢ | xᵢβ, σ_y) − (xᵢκ_x + σ_π²/2 + κ_y xᵢβ + κ_y²σ_y²/2).
 
 β, κ ~ N(0, 100), σ_y, σ_π ~ half-Cauchy(0, 1). Given (κ_y, σ_y, σ_π) both β and κ_x are Gaussian with the prior's and
-the Gram matrix's common eigenvectors: they are integrated out, and NUTS moves in three dimensions.
+the Gram matrix's common eigenvectors: they are integrated out, and the sampler moves in three dimensions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from svysynth.groups import Floats
-from svysynth.models.base import Array, LinearStatistics, Parameters, Records, Whitening, linear_statistics
+from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
+from svysynth.models.whitening import Whitening
 from svysynth.spec import Smoothing
 
 
@@ -30,7 +31,7 @@ class FBP:
     scale: float = 1.0
     """The scale of the half-Cauchy priors."""
     name = "fbp"
-    step_size = 0.8
+    near_normal = True
 
     def statistics(self, records: Records, alpha: Floats) -> LinearStatistics:
         """Weighted sums of the records."""

@@ -4,9 +4,9 @@
 outcome, σ ~ half-t(3, 0, 10); Σ = diag(s)Ω diag(s), Ω ~ LKJ(6), s ~ half-t(3, 0, 10).
 
 The coefficient scales make a funnel with β. Given (Σ, σ, Ω_β) β is Gaussian and is integrated out: its least-squares
-estimate B has covariance V = Σ ⊗ G⁻¹ + P with P = blockdiag(diag(σ)Ω_β diag(σ)). NUTS moves on what is left, and β is
-then drawn exactly. On the log scale a σ is nearly uniform from |β| to the prior's scale, so the density is whitened by
-the mean and spread of that one-dimensional density rather than by a mode and its curvature, which say nothing there.
+estimate B has covariance V = Σ ⊗ G⁻¹ + P with P = blockdiag(diag(σ)Ω_β diag(σ)). The sampler moves on what is left, and
+β is then drawn exactly. On the log scale a σ is nearly uniform from |β| to the prior's scale, with a steep wall at |β|:
+a mode and its curvature say nothing there. Each log σ is sampled as its normal score under its one-dimensional density.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from svysynth.groups import Floats
-from svysynth.models.base import Array, LinearStatistics, Parameters, Records, Whitening, linear_statistics
+from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
+from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
 
-GRID = np.linspace(-14.0, 9.0, 300)
-"""Where the one-dimensional density of a log scale is looked at."""
+GRID = np.linspace(0.0, 1.0, 1000)
+"""Where the one-dimensional density of a log scale is looked at, from far below its data to far above its prior."""
+BELOW, ABOVE = 15.0, 6.0
+"""The density falls like σ below the coefficient's noise and like σ⁻³ above the prior's scale: so far is enough."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,14 @@ class FBS:
     degrees: float = 3.0
     """The degrees of freedom of the half-t priors."""
     name = "fbs"
-    step_size = 0.5
+    near_normal = True
 
     def statistics(self, records: Records, alpha: Floats) -> LinearStatistics:
         """Weighted sums of the records."""
         return linear_statistics(records, alpha)
 
     def whitening(self, statistics: LinearStatistics) -> Whitening:
-        """Center and factor: Σ by its likelihood, the scales by one-dimensional quadrature, Ω_β by its prior."""
+        """Σ by the curvature of its likelihood, Ω_β by its prior's spread, the scales as normal scores."""
         covariance = statistics.scatter / statistics.total
         spread = jnp.sqrt(jnp.diagonal(covariance))
         correlation = covariance[0, 1] / (spread[0] * spread[1])
@@ -55,21 +58,22 @@ class FBS:
 
         curvature = -jax.hessian(fit_of_covariance)(small)
         small_factor = jnp.linalg.inv(jnp.linalg.cholesky(curvature)).T
-        mean, deviation = self._log_scales(statistics, covariance)
         size = statistics.gram.shape[0]
         prior = jnp.asarray(self._partial_correlation_spread(size))
-        factor = jnp.diag(jnp.concatenate([jnp.ones(3), deviation, prior])).at[:3, :3].set(small_factor)
-        return Whitening(jnp.concatenate([small, mean, jnp.zeros(len(prior))]), factor)
+        factor = jnp.diag(jnp.concatenate([jnp.ones(3 + 2 * size), prior])).at[:3, :3].set(small_factor)
+        scales = self._log_scale_cubics(statistics, covariance)
+        cubics = jnp.concatenate([identity_cubics(3), scales, identity_cubics(len(prior))])
+        return Whitening(jnp.concatenate([small, jnp.zeros(2 * size + len(prior))]), factor, cubics)
 
-    def _log_scales(self, statistics: LinearStatistics, covariance: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of each log σ given its coefficient's estimate alone."""
+    def _log_scale_cubics(self, statistics: LinearStatistics, covariance: Array) -> Array:
+        """The normal score of each log σ, given its coefficient's estimate alone."""
         noise = (jnp.diagonal(covariance)[:, None] * jnp.diagonal(statistics.gram_inverse)).reshape(-1, 1)
         estimate = statistics.coefficients.T.reshape(-1, 1)
-        variance = jnp.exp(2 * GRID) + noise
-        log_density = -0.5 * jnp.log(variance) - 0.5 * estimate**2 / variance + self._half_t(GRID)
-        density = jax.nn.softmax(log_density, axis=1)
-        mean = density @ GRID
-        return mean, jnp.sqrt(jnp.maximum(density @ GRID**2 - mean**2, 1e-4))
+        low = jnp.minimum(0.5 * jnp.log(noise), np.log(self.scale)) - BELOW
+        high = jnp.maximum(jnp.log(jnp.abs(estimate) + jnp.sqrt(noise)), np.log(self.scale)) + ABOVE
+        grid = low + (high - low) * GRID
+        variance = jnp.exp(2 * grid) + noise
+        return normal_score_cubics(grid, -0.5 * jnp.log(variance) - 0.5 * estimate**2 / variance + self._half_t(grid))
 
     def _partial_correlation_spread(self, size: int) -> Floats:
         """The prior standard deviation of the arctanh of each partial correlation of Ω_β."""

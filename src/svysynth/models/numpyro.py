@@ -20,7 +20,8 @@ from jax.flatten_util import ravel_pytree
 
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats
-from svysynth.models.base import Array, Parameters, Records, Whitening
+from svysynth.models.base import Array, Parameters, Records
+from svysynth.models.whitening import Whitening
 
 PLACE = "the NumPyro model"
 PRIOR_DRAWS = 200
