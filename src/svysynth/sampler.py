@@ -1,7 +1,7 @@
 """Posterior draws on the whitened density, several chains at once. The only file that knows the MCMC engine.
 
-FBS and FBP are whitened to nearly standard normal. There a trajectory of a quarter turn ends at an independent draw, and
-NUTS would spend its gradients on finding out what is known: so they are sampled by Hamiltonian Monte Carlo of three
+FBS and FBP are whitened to nearly standard normal. There a trajectory of a quarter turn ends at an independent draw;
+NUTS would spend its gradients on finding out what is known. So they are sampled by Hamiltonian Monte Carlo of three
 steps, whose integrator follows the standard normal exactly. A model that does not call itself `near_normal` gets NUTS.
 
 The compiled program depends on the model and on the shapes of its statistics, not on the data, the weights α or the
