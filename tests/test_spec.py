@@ -35,6 +35,16 @@ by = ["field", "gender"]
 statistics = ["count", "mean"]
 """
 
+BOUNDS = """
+[privacy]
+mechanism = "laplace"
+epsilon = 1
+
+[privacy.bounds]
+outcome = [0, 500_000]
+weight = [1, 100]
+"""
+
 
 def test_the_whole_page_is_read():
     spec = parse_spec(WHOLE)
@@ -44,6 +54,18 @@ def test_the_whole_page_is_read():
     assert spec.privacy.epsilon == 10.8
     assert spec.tables[0].by == ("field", "gender")
     assert spec.estimation.cv_thresholds == (0.15, 0.30)
+
+
+def test_bounds_are_read_and_needed_by_one_mechanism_only():
+    privacy = parse_spec(SURVEY + BOUNDS).privacy
+    assert privacy is not None
+    assert privacy.bounds is not None
+    assert privacy.bounds.outcome == (0, 500_000)
+    assert privacy.bounds.weight == (1, 100)
+    for mechanism in ("fbs", "fbp", "laplace-paper"):
+        privacy = parse_spec(SURVEY + f"[privacy]\nepsilon = 1\nmechanism = '{mechanism}'").privacy
+        assert privacy is not None
+        assert privacy.bounds is None
 
 
 def test_defaults():
@@ -80,6 +102,16 @@ def test_data_are_found_from_the_spec_s_folder(tmp_path):
         (SURVEY + "[privacy]\nepsilon = '1'", "'privacy.epsilon'.*valid number"),
         (SURVEY + "[privacy]\nepsilon = 1\ndatasets = 0", "'privacy.datasets'.*greater than or equal to 1"),
         (SURVEY + "[privacy]\nepsilon = 1\ndatasets = true", "'privacy.datasets'.*valid integer"),
+        (SURVEY + "[privacy]\nepsilon = 1\nmechanism = 'laplace'", r"'privacy\.bounds' is required"),
+        (SURVEY + BOUNDS.replace("outcome = [0, 500_000]\n", ""), r"'privacy\.bounds\.outcome' is required"),
+        (SURVEY + BOUNDS + "wieght = [1, 2]", r"'privacy\.bounds\.wieght' is not a known.*did you mean 'weight'"),
+        (SURVEY + BOUNDS.replace("[1, 100]", "[100, 1]"), r"'privacy\.bounds\.weight' must be in ascending order"),
+        (SURVEY + BOUNDS.replace("[1, 100]", "[1, 1]"), r"'privacy\.bounds\.weight' must be in ascending order"),
+        (SURVEY + BOUNDS.replace("[1, 100]", "[-1, 100]"), r"'privacy\.bounds\.weight' must not be negative"),
+        (SURVEY + BOUNDS.replace("500_000", "inf"), r"'privacy\.bounds\.outcome\.2'.*(finite|less)"),
+        (SURVEY + BOUNDS.replace("500_000", "nan"), r"'privacy\.bounds\.outcome\.2'.*(finite|less)"),
+        (SURVEY + BOUNDS.replace("[1, 100]", "[1]"), r"'privacy\.bounds\.weight"),
+        (SURVEY.replace("gender", "se_privacy"), "'public' names 'se_privacy'"),
         (SURVEY + "[[tables]]\nby = ['gendr']", "table 1: 'by' names 'gendr'.*did you mean 'gender'"),
         (SURVEY + "[[tables]]\nby = ['field', 'field']", "'by': a name stands there twice"),
         (SURVEY + "[[tables]]\nby = ['field']\nstatistics = []", "'tables.1.statistics'.*at least 1"),

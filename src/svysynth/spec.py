@@ -21,6 +21,7 @@ Transform = Literal["log", "identity"]
 Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
+Mechanism = Literal["fbs", "fbp", "laplace", "laplace-paper"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 
 LARGEST_SPEC_BYTES = 1_000_000
@@ -30,11 +31,18 @@ MOST_PROBLEMS = 10
 MOST_KEY_PARTS = 100
 DRAWS_APART = 10
 """Released draws are at least so many transitions apart."""
-TIDY_COLUMNS = ("table", "statistic", "estimate", "se", "df", "lower", "upper", "cv", "n", "reliability", "source")
+TIDY_COLUMNS = (
+    *("table", "statistic", "estimate", "se", "se_sampling", "se_privacy", "df", "lower", "upper"),
+    *("cv", "n", "reliability", "source"),
+)
 """The columns of a table, which no public column may be called."""
+MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
+"""The columns that a synthetic file has besides its outcome, public columns and strata."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e60, allow_inf_nan=False)]
+Magnitude = Annotated[float, Field(gt=-1e60, lt=1e60, allow_inf_nan=False)]
+Range = Annotated[tuple[Magnitude, Magnitude], Field(strict=False)]
 
 
 class _Section(BaseModel):
@@ -79,20 +87,60 @@ class SurveySpec(_Section):
         return self
 
 
+class BoundsSpec(_Section):
+    """`[privacy.bounds]`: public ranges of outcome and weight; a record outside counts as if at the nearer end."""
+
+    outcome: Range
+    weight: Range
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> Self:
+        for name, (low, high) in (("outcome", self.outcome), ("weight", self.weight)):
+            if low >= high:
+                raise _clash(f"'privacy.bounds.{name}' must be in ascending order")
+        if self.weight[0] < 0:
+            raise _clash("'privacy.bounds.weight' must not be negative")
+        return self
+
+
 class PrivacySpec(_Section):
     """`[privacy]`: the mechanism and its budget."""
 
-    mechanism: Literal["fbs", "fbp", "laplace"] = "fbs"
+    mechanism: Mechanism = "fbs"
     epsilon: Positive
     datasets: Annotated[int, Field(ge=1, le=1000)] = 3
     scheme: Scheme = "inverse"
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
+    bounds: BoundsSpec | None = None
+    budget: Name | None = None
+    ledger: Annotated[Path, Field(strict=False)] = Path("ledger.sqlite")
+
+    @model_validator(mode="after")
+    def _noise_has_bounds(self) -> Self:
+        if self.mechanism == "laplace" and self.bounds is None:
+            raise _clash("'privacy.bounds' is required for the mechanism 'laplace'")
+        return self
 
     @model_validator(mode="after")
     def _draws_can_be_far_apart(self) -> Self:
-        if self.mechanism != "laplace" and DRAWS_APART * self.datasets > self.draws:
+        if self.mechanism in ("fbs", "fbp") and DRAWS_APART * self.datasets > self.draws:
             need = f"{DRAWS_APART} times as many draws, so that those released are independent"
             raise _clash(f"'privacy.datasets' needs {need}: use fewer datasets or more privacy.draws")
+        return self
+
+
+class AboutSpec(_Section):
+    """`[about]`: what readers of a release are told of it."""
+
+    title: Name | None = None
+    producer: Name | None = None
+    purpose: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
+
+    @model_validator(mode="after")
+    def _can_be_printed(self) -> Self:
+        for name in ("title", "producer", "purpose"):
+            if not is_plain(getattr(self, name) or ""):
+                raise _clash(f"'about.{name}' has control characters")
         return self
 
 
@@ -101,6 +149,15 @@ class ModelSpec(_Section):
 
     formula: Name | None = None
     smoothing: Smoothing = "full"
+
+
+class StandInSpec(_Section):
+    """`[standin]`: public constants from which `frontier --standin` simulates outcome and weights."""
+
+    mean: Magnitude
+    spread: Positive
+    weight_spread: Positive = 0.5
+    correlation: Annotated[float, Field(gt=-1, lt=1)] = 0.0
 
 
 class EstimationSpec(_Section):
@@ -147,9 +204,20 @@ class Spec(_Section):
 
     survey: SurveySpec
     privacy: PrivacySpec | None = None
+    about: AboutSpec = AboutSpec()
     model: ModelSpec = ModelSpec()
     estimation: EstimationSpec = EstimationSpec()
+    standin: StandInSpec | None = None
     tables: Annotated[tuple[TableSpec, ...], Field(max_length=MOST_TABLES, strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _synthetic_columns_do_not_clash(self) -> Self:
+        survey = self.survey
+        if self.privacy is not None and self.privacy.mechanism in ("fbs", "fbp"):
+            for column in (survey.outcome, *survey.public, survey.strata):
+                if column in MICRODATA_COLUMNS:
+                    raise _clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")
+        return self
 
     @model_validator(mode="after")
     def _tables_use_public_columns(self) -> Self:
@@ -168,11 +236,13 @@ class Spec(_Section):
 
 
 def load_spec(path: str | Path) -> Spec:
-    """Read and validate a spec; a relative `survey.data` is taken from the spec's own folder."""
+    """Read and validate a spec; a relative `survey.data` or `privacy.ledger` is taken from the spec's own folder."""
     path = Path(path)
     spec = parse_spec(_read_text(path), path.name)
-    survey = spec.survey.model_copy(update={"data": path.parent / spec.survey.data})
-    return spec.model_copy(update={"survey": survey})
+    placed: dict[str, Any] = {"survey": spec.survey.model_copy(update={"data": path.parent / spec.survey.data})}
+    if spec.privacy is not None:
+        placed["privacy"] = spec.privacy.model_copy(update={"ledger": path.parent / spec.privacy.ledger})
+    return spec.model_copy(update=placed)
 
 
 def parse_spec(text: str, place: str = "spec") -> Spec:
@@ -242,11 +312,15 @@ def _known_setting_hint(location: list[Any]) -> str:
     sections: dict[str, type[_Section]] = {
         "survey": SurveySpec,
         "privacy": PrivacySpec,
+        "about": AboutSpec,
         "model": ModelSpec,
         "estimation": EstimationSpec,
+        "standin": StandInSpec,
         "tables": TableSpec,
     }
     section = sections.get(str(location[0]), Spec) if len(location) > 1 else Spec
+    if location[:2] == ["privacy", "bounds"]:
+        section = BoundsSpec
     return did_you_mean(str(location[-1]), section.model_fields)
 
 

@@ -62,12 +62,12 @@ def tabulate_all(
     """
     estimation = estimation or EstimationSpec()
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
-    _require_public(survey, columns)
+    require_public(survey, columns)
     survey.index.refuse_lonely(estimation.lonely)
     if replicates is None and estimation.variance != "taylor":
         replicates = make_replicates(survey.index, estimation, Streams.from_system())
     sizes = [len(survey.levels(column)) for column in columns]
-    moments = _one_pass(survey, columns, _crossing(sizes), by_psu=replicates is not None)
+    moments = _one_pass(survey, columns, crossing(sizes), by_psu=replicates is not None)
     levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
     variance: _Linearized | _Replicated
     if replicates is None:
@@ -76,13 +76,13 @@ def tabulate_all(
         variance = _Replicated.of(moments, replicates)
     frames = []
     for table in tables:
-        layout = _Layout.of(table, columns, survey)
+        layout = Layout.of(table, columns, survey)
         domains = list(layout.domains(levels))
         for statistic in table.statistics:
             value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance)
             labels = layout.label_columns(columns)
             df = variance.degrees_of_freedom
-            frames.append(_finish(table.title, statistic, labels, value, squared_error, count, df, estimation))
+            frames.append(finish_table(table.title, statistic, labels, value, squared_error, count, df, estimation))
     return pl.concat(frames)
 
 
@@ -145,7 +145,7 @@ class _Replicated:
 
 
 @dataclass(frozen=True, eq=False)
-class _Layout:
+class Layout:
     """The rows of a table: position 0 of each column is "All", the others are its levels."""
 
     positions: tuple[int, ...]
@@ -153,7 +153,8 @@ class _Layout:
     labels: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, table: TableSpec, columns: Sequence[str], survey: Survey) -> _Layout:
+    def of(cls, table: TableSpec, columns: Sequence[str], survey: Survey) -> Layout:
+        """The layout of a table that stands among tables by `columns`."""
         layout = cls(
             tuple(columns.index(column) for column in table.by),
             tuple((ALL, *survey.levels(column)) for column in table.by),
@@ -167,7 +168,7 @@ class _Layout:
     @property
     def rows(self) -> int:
         """How many rows the table has."""
-        return _crossing([len(labels) for labels in self.labels])
+        return crossing([len(labels) for labels in self.labels])
 
     def domains(self, levels: Integers) -> Iterator[Integers]:
         """For each combination of kept columns, the row that each group belongs to."""
@@ -211,19 +212,19 @@ def _estimates(
     return value, squared_error, count
 
 
-def _finish(
+def finish_table(
     title: str,
     statistic: Statistic,
     labels: dict[str, pl.Series],
     value: Floats,
     variance: Floats,
     count: Integers,
-    df: int,
+    df: int | Floats,
     estimation: EstimationSpec,
 ) -> pl.DataFrame:
-    """Add standard error, interval, coefficient of variation and its flag."""
+    """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row."""
     se = np.sqrt(variance)
-    half = se * stdtrit(df, 0.5 + estimation.confidence / 2) if df > 0 else np.full(len(se), np.nan)
+    half = se * np.where(np.asarray(df) > 0, stdtrit(df, 0.5 + estimation.confidence / 2), np.nan)
     with np.errstate(over="ignore"):
         cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)
     cv[np.isinf(cv)] = np.nan
@@ -247,13 +248,15 @@ def _finish(
     )
 
 
-def _require_public(survey: Survey, columns: Sequence[str]) -> None:
+def require_public(survey: Survey, columns: Sequence[str]) -> None:
+    """Stop where a column is not public."""
     for column in columns:
         if column not in survey.public:
             raise SurveyError("spec", f"column '{column}'", "is not public", "name it in survey.public, or drop it")
 
 
-def _crossing(sizes: Sequence[int]) -> int:
+def crossing(sizes: Sequence[int]) -> int:
+    """How many cells columns of these sizes have when crossed; too many are refused."""
     cells = 1
     for size in sizes:
         cells *= size
