@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ |= {"TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -21,12 +23,19 @@ CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", 
 
 def command_line_page() -> str:
     """The reference of every command: its own help text."""
-    commands = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     parts = ["# Command line\n\nThis page is made from the commands themselves by `make docs`.\n"]
-    for command in [[], *([name] for name in commands)]:
+    for command in [[], *_commands(typer.main.get_command(app))]:
         help_text = CliRunner().invoke(app, [*command, "--help"], prog_name="svysynth").output
         parts.append(f"## {' '.join(['svysynth', *command])}\n\n```text\n{trimmed(help_text)}\n```\n")
     return "\n".join(parts)
+
+
+def _commands(group: Any, before: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """The names of every command, those of groups after the group itself."""
+    for name, command in group.commands.items():
+        yield [*before, name]
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*before, name))
 
 
 def readme() -> str:

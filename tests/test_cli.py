@@ -19,26 +19,20 @@ def run(capsys, *arguments):
     return caught.value.code or 0, captured.out, captured.err
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo")
-    with pytest.raises(SystemExit):
-        main(["demo", "--out", str(folder)])
-    return folder
-
-
-def test_demo_writes_a_survey_and_shows_its_tables(tmp_path, capsys):
+def test_demo_releases_verifies_and_shows_what_to_open(tmp_path, capsys):
     code, out, err = run(capsys, "demo", "--out", tmp_path / "d")
     assert (code, err) == (0, "")
-    assert {path.name for path in (tmp_path / "d").iterdir()} == {"doctorates.csv", "doctorates.toml"}
-    assert "INTERNAL USE ONLY" in out
-    assert "Life sciences" in out
+    names = {path.name for path in (tmp_path / "d").iterdir()}
+    assert names == {"doctorates.csv", "doctorates.toml", "ledger.sqlite", "ledger.sqlite.anchor", "release-1"}
+    for text in ("INTERNAL USE ONLY", "Life sciences", "ok  entry 2 of the ledger", "release-1/public/report.html"):
+        assert text in out
+    assert "not a promise for every possible data set" in out
 
 
 def test_check_shows_the_design(demo, capsys):
     code, out, _ = run(capsys, "check", demo / "doctorates.toml")
     assert code == 0
-    for text in ("10,355", "8 (field)", "16 of 16 filled", "114 records", "125,199", "nothing has been spent"):
+    for text in ("10,355", "8 (field)", "16 of 16 filled", "114 records", "125,199", "check spends nothing"):
         assert text in out
 
 
@@ -63,7 +57,7 @@ def test_a_workbook_has_numbers_as_numbers_and_says_what_it_is(demo, tmp_path, c
     assert "INTERNAL USE ONLY" in book["Notes"]["A1"].value
     rows = list(book["field by gender"].iter_rows(values_only=True))
     assert rows[0][3] == "count"
-    assert rows[1][:5] == ("field", "gender", "n", "estimate", "se")
+    assert rows[1][:5] == ("field", "gender", "n", "estimate", "standard error")
     assert len(rows) == 2 + 27
     assert rows[2][:3] == ("All", "All", 10_355)
     assert rows[2][3] == pytest.approx(125_200, abs=1)

@@ -58,7 +58,7 @@ def test_the_spec_page_s_example_is_a_spec_with_the_defaults():
 
 def test_every_setting_is_documented():
     text = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
-    for section in ("survey", "privacy", "model", "estimation"):
+    for section in ("survey", "privacy", "about", "model", "estimation", "standin"):
         annotation = str(svysynth.Spec.model_fields[section].annotation)
         model = getattr(svysynth.spec, re.search(r"(\w+Spec)", annotation)[1])
         for key in model.model_fields:

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from svysynth.cli import main
+from svysynth.ledger import show
 
 SECRET = ("alpha", "bound", "seed", "r_hat", "calibration", "trial")
 
@@ -18,13 +19,6 @@ def run(*arguments):
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo")
-    run("demo", "--out", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def released(demo):
     assert run("release", demo / "doctorates.toml", "--out", demo / "release", "--seed", 1) == 0
     return demo / "release"
@@ -32,28 +26,33 @@ def released(demo):
 
 def test_the_two_folders(released):
     public = {path.name for path in (released / "public").iterdir()}
-    assert public == {
-        "tables.csv",
-        "manifest.json",
-        "microdata-1.parquet",
-        "microdata-2.parquet",
-        "microdata-3.parquet",
-    }
+    files = {f"microdata-{number}.{ending}" for number in (1, 2, 3) for ending in ("parquet", "csv")}
+    assert public == files | {"tables.csv", "tables.xlsx", "report.html", "manifest.json", "SHA256SUMS"}
     internal = {path.name for path in (released / "internal").iterdir()}
-    assert internal == {"diagnostics.json", "records.parquet", "calibration.csv"}
+    pages = {"report.html", "direct-tables.csv", "run.json"}
+    assert internal == {"diagnostics.json", "records.parquet", "calibration.csv"} | pages
     assert stat.S_IMODE((released / "internal").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (released / "internal").iterdir()} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in (released / "public").iterdir()} == {0o644}
 
 
 def test_the_manifest_says_what_is_promised(released):
-    manifest = json.loads((released / "public/manifest.json").read_text())
+    text = (released / "public/manifest.json").read_text()
+    manifest = json.loads(text)
     guarantee = manifest["guarantee"]
     assert guarantee["kind"] == "asymptotic"
-    assert guarantee["epsilon"] == 2 * guarantee["largest_bound"] * guarantee["datasets"] == 10.8
+    assert guarantee["epsilon_blanked"] == 2 * guarantee["largest_bound"] * guarantee["datasets"] == 10.8
+    assert guarantee["epsilon_changed"] == 21.6
     assert "NOT FOR RELEASE" in manifest["warning"]
-    text = (released / "public/manifest.json").read_text()
-    assert "ε-DP" not in text
-    assert "pure" not in text
+    assert manifest["ledger"]["entry"] == 2
+
+
+def test_the_words_of_another_guarantee_are_nowhere(released):
+    for path in (released / "public").iterdir():
+        if path.suffix in (".json", ".html", ".csv"):
+            text = path.read_text().lower()
+            assert "ε-dp" not in text
+            assert "pure" not in text
 
 
 def test_nothing_internal_is_public(released):
@@ -92,16 +91,23 @@ def test_an_existing_folder_is_not_touched(released, capsys):
     ("old", "new", "message"),
     [
         ("population_total = 125199", "# ", "survey.population_total"),
-        ('mechanism = "fbs"', 'mechanism = "laplace"', "not built yet"),
+        ('mechanism = "fbs"', 'mechanism = "laplace"', "privacy.bounds"),
+        ('mechanism = "fbs"', 'mechanism = "laplace-paper"', "comparison without a guarantee"),
+        ('budget = "doctorates"', "", "privacy.budget"),
+        ('budget = "doctorates"', 'budget = "others"', "ledger open"),
+        ("epsilon = 10.8", "epsilon = 2000.0", "has less left"),
         ("epsilon = 10.8", "epsilon = 0.01", "privacy.epsilon"),
         ("datasets = 3", "datasets = 500", "privacy.datasets"),
     ],
 )
 def test_what_cannot_be_released_leaves_nothing_behind(demo, tmp_path, capsys, old, new, message):
     text = (demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{demo}/doctorates.csv"')
+    text = text.replace("datasets = 3", f'datasets = 3\nledger = "{demo}/ledger.sqlite"')
     assert old in text
+    before = show(demo / "ledger.sqlite")
     (tmp_path / "s.toml").write_text(text.replace(old, new).replace('"fbs"', '"fbp"'))
     capsys.readouterr()
     assert run("release", tmp_path / "s.toml", "--out", tmp_path / "out") == 1
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]
+    assert show(demo / "ledger.sqlite") == before

@@ -6,7 +6,10 @@ a traceback may quote confidential values, so it is shown only on request.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import signal
 import sys
 from importlib import resources
 from pathlib import Path
@@ -19,9 +22,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 import svysynth
+from svysynth.cli_frontier import frontier
+from svysynth.cli_ledger import ledger
+from svysynth.cli_study import keep_compiled_programs, study
 from svysynth.draft import draft_spec
 from svysynth.errors import SurveyError, shown
 from svysynth.files import appearing, refuse_overwriting, write_frame
+from svysynth.ledger import open_budget
 from svysynth.overview import overview
 from svysynth.replicates import make_replicates
 from svysynth.report.excel import write_workbook
@@ -43,7 +50,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(ledger, name="ledger")
+app.add_typer(study, name="study")
+app.command()(frontier)
+
 WIDTH_OF_A_PIPE = 160
+DEMO_TOTAL = "1080"
+"""What the demo's budget allows: a hundred releases."""
 
 SpecPath = Annotated[
     Path, typer.Argument(metavar="SPEC", help="The spec: one page of TOML.", readable=False, show_default=False)
@@ -52,6 +65,8 @@ SpecPath = Annotated[
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    with contextlib.suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is cleared away
     try:
         app(args=arguments)
     except SurveyError as error:
@@ -173,13 +188,42 @@ def release(
 ) -> None:
     """Synthetic microdata and tables under a stated ε.
 
-    Fits the model, weights down risky records until ε holds, draws the synthetic surveys and makes the tables from
-    them. DIR/public can go out; DIR/internal says how it went and must never leave the house. The guarantee is
-    asymptotic: docs/method.md says what that means.
+    Fits the model, weights down risky records until ε holds, charges the population's budget, draws the synthetic
+    surveys and makes the tables from them. DIR/public can go out; DIR/internal says how it went and must never leave
+    the house. With `mechanism = "laplace"` the release is tables with additive noise. docs/method.md says what each
+    guarantee means.
 
     Example: `svysynth release doctorates.toml --out release`
     """
     _run_release(load_spec(spec_path), out, seed)
+
+
+@app.command()
+def verify(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A release, or its public folder.", readable=False, show_default=False)
+    ],
+    ledger_path: Annotated[
+        Path | None, typer.Option("--ledger", metavar="FILE", help="The ledger it was charged to.", show_default=False)
+    ] = None,
+) -> None:
+    """Check a release that is going out.
+
+    Checksums and manifest, that the tables follow from the synthetic files by making them again, and the entry in the
+    ledger. A single changed byte is an error.
+
+    Example: `svysynth verify release`
+    """
+    from svysynth.verification import verify_release
+
+    found = verify_release(folder, ledger_path)
+    console = _console()
+    for line in found.checked:
+        console.print(Text(f"  ok  {line}"))
+    if not found.ledger:
+        console.print(Text("  --  the ledger was not at hand: give it with --ledger"))
+    for sentence in found.manifest.statement:
+        console.print(Text(sentence), soft_wrap=True)
 
 
 @app.command()
@@ -189,7 +233,7 @@ def demo(
     """Run the whole job on a generated survey.
 
     Writes a stand-in for the Survey of Doctorate Recipients (10,355 generated records, no real person) and its spec to
-    a folder, checks them, and shows the tables.
+    a folder, opens a budget, releases, verifies the release and shows its tables.
     """
     console = _console()
     spec_path = _write_example(out)
@@ -197,8 +241,27 @@ def demo(
     console.print(Text(f"\n$ svysynth check {spec_path}", style="bold"))
     spec = load_spec(spec_path)
     _show_design(spec)
-    console.print(Text(f"\n$ svysynth tables {spec_path}", style="bold"))
-    _show_tables(_direct_tables(spec, seed=None), spec)
+    _open_demo_budget(spec)
+    folder = _next_folder(out)
+    console.print(Text(f"\n$ svysynth release {spec_path} --out {folder}", style="bold"))
+    released = _run_release(spec, folder, seed=None)
+    console.print(Text(f"\n$ svysynth verify {folder}", style="bold"))
+    verify(folder)
+    console.print(render_tables(released, spec.estimation))
+    for page in ("public/report.html", "public/tables.xlsx", "internal/report.html"):
+        console.print(Text(f"Open {folder / page}"))
+
+
+def _open_demo_budget(spec: Spec) -> None:
+    assert spec.privacy is not None
+    if not spec.privacy.ledger.exists():
+        open_budget(spec.privacy.ledger, str(spec.privacy.budget), DEMO_TOTAL)
+
+
+def _next_folder(folder: Path) -> Path:
+    """A release is never overwritten: the first name that is free."""
+    names = (folder / f"release-{number}" for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _write_example(folder: Path) -> Path:
@@ -213,10 +276,10 @@ def _write_example(folder: Path) -> Path:
     return spec
 
 
-def _run_release(spec: Spec, out: Path, seed: int | None) -> None:
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache_folder()))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    from svysynth.pipeline import NOT_FOR_RELEASE
+def _run_release(spec: Spec, out: Path, seed: int | None) -> pl.DataFrame:
+    """Release, and return the public tables."""
+    keep_compiled_programs()
+    from svysynth.manifest import NOT_FOR_RELEASE
     from svysynth.pipeline import release as run
 
     console = _console()
@@ -225,16 +288,15 @@ def _run_release(spec: Spec, out: Path, seed: int | None) -> None:
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
     ) as bar:
         task = bar.add_task("starting")
-        run(spec, out, streams, seeded=seed is not None, progress=lambda step: bar.update(task, description=step))
+        done = run(
+            spec, out, streams, seeded=seed is not None, progress=lambda step: bar.update(task, description=step)
+        )
     if seed is not None:
         console.print(Text(NOT_FOR_RELEASE, style="bold red"))
+    for sentence in done.guarantee.sentences():
+        console.print(Text(sentence), soft_wrap=True)
     console.print(Text(f"Wrote {out / 'public'} and {out / 'internal'}. Only public/ may leave the house."))
-
-
-def _cache_folder() -> Path:
-    """Where compiled programs are kept: they depend on the model's shape and hold no data."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "svysynth"
+    return done.tables
 
 
 def _show_design(spec: Spec) -> None:

@@ -16,12 +16,15 @@ import polars as pl
 from scipy.special import ndtri, stdtrit
 
 from svysynth.groups import group_sums
-from svysynth.spec import EstimationSpec, Statistic, TableSpec
+from svysynth.replicates import make_replicates
+from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
+from svysynth.streams import Streams
 from svysynth.survey import Survey
 from svysynth.tables import RELIABILITY, tabulate_all
 
-ROUNDING = 1e-12
-"""Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled."""
+ROUNDING = 1e-7
+"""Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
+whose weights are then rounded."""
 
 Rules = Literal["weighted", "population"]
 
@@ -53,15 +56,26 @@ class Synthetic:
     def _tables_of(self, survey: Survey, tables: Sequence[TableSpec], estimation: EstimationSpec) -> pl.DataFrame:
         if not self.strata_in_variance:
             survey = replace(survey, design=replace(survey.design, strata=None))
-        by_weight = tabulate_all(survey, tables, estimation)
+        replicates = None
+        if estimation.variance != "taylor":
+            # A fixed seed, so that anyone can make the tables again: the surveys are synthetic and hide nothing.
+            replicates = make_replicates(survey.index, estimation, Streams.seeded(0))
+        by_weight = tabulate_all(survey, tables, estimation, replicates)
         if self.rules == "weighted":
             return by_weight
-        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation)
+        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation, replicates)
         outcome = pl.col("statistic").is_in(["mean", "total"])
         columns = [column for column in by_weight.columns if column in ("estimate", "se")]
         return by_weight.with_columns(
             pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column) for column in columns
         )
+
+
+def make_synthetic(surveys: tuple[Survey, ...], mechanism: str, smoothing: Smoothing) -> Synthetic:
+    """Synthetic surveys with the rules that belong to their model."""
+    if mechanism == "fbp":
+        return Synthetic(surveys, "population", strata_in_variance=smoothing == "full")
+    return Synthetic(surveys)
 
 
 def _with_cell_weights(survey: Survey) -> Survey:

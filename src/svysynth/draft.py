@@ -141,6 +141,7 @@ def _write(
         _comment('mechanism = "fbs"', "fbs | fbp | laplace"),
         "epsilon = 10.8",
         "datasets = 3",
+        _comment('# budget = "…"', "the population's name in the ledger; a release needs it"),
         "",
         "[[tables]]",
         _comment(f"by = {_list(chosen)}", "all margins and the total come with it"),

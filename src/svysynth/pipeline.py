@@ -1,36 +1,36 @@
-"""The whole way, in one screen: survey → fit → bounds → α ⇄ calibrate to ε → m draws → synthetic surveys → tables.
+"""The whole way, in one screen: survey → fit → bounds → α ⇄ calibrate to ε → charge → m draws → Release → two folders.
 
-`release` writes two folders: `public/`, made from the synthetic surveys alone, and `internal/`, which says how it went
-and must never leave the house. Both appear together or not at all.
+`release` writes `public/`, made from a `Release` alone, and `internal/`, which says how it went and must never leave
+the house. Both appear together or not at all. The charge comes before anything is drawn: a run that fails after it has
+spent it.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import polars as pl
-
+from svysynth.additive import additive_tables, check_additive
 from svysynth.calibration import Calibration, calibrate_records
-from svysynth.combine import Synthetic
-from svysynth.errors import SurveyError
-from svysynth.files import write_frame
+from svysynth.combine import Synthetic, make_synthetic
+from svysynth.errors import SurveyError, is_plain
+from svysynth.guarantee import Guarantee, additive, asymptotic
+from svysynth.internal import write_internal
+from svysynth.ledger import Charge, charge, millionths, show
 from svysynth.models.base import Model, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.publish import publish
+from svysynth.release import TABLE_DIGITS, Release, microdata, round_microdata, rounded
 from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec
 from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_file
 from svysynth.synthesis import synthesize_surveys
 
-NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
 Progress = Callable[[str], None]
 
 
@@ -46,9 +46,7 @@ class Calibrated:
         """The m synthetic surveys. The same ones each time: every further draw would cost more of the budget."""
         model = self.calibration.fit.model
         surveys = synthesize_surveys(self.calibration.fit, self.survey, self.calibration.datasets, self.streams)
-        if isinstance(model, FBP):
-            return Synthetic(surveys, "population", strata_in_variance=model.smoothing == "full")
-        return Synthetic(surveys)
+        return make_synthetic(surveys, model.name, getattr(model, "smoothing", "full"))
 
 
 def calibrate(
@@ -70,58 +68,110 @@ def calibrate(
     return Calibrated(survey, found, streams)
 
 
-def release(spec: Spec, folder: Path, streams: Streams, *, seeded: bool, progress: Progress = lambda _: None) -> Path:
+def release(
+    spec: Spec, folder: Path, streams: Streams, *, seeded: bool, progress: Progress = lambda _: None
+) -> Release:
     """Run the whole way and write `public/` and `internal/` into a new folder."""
-    if spec.privacy is None:
-        raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism, epsilon and datasets")
-    if folder.exists():
-        raise SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
+    privacy, budget = _ready(spec, folder)
     progress("reading the survey")
     survey = survey_from_file(spec.survey)
-    if survey.population_total is None:
-        remedy = "declare the published figure that released weights are scaled to"
-        raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
-    privacy = spec.privacy
-    model = make_model(privacy, spec.model)
-    found = calibrate(
-        model,
-        survey,
-        privacy.epsilon,
-        privacy.datasets,
-        formula=spec.model.formula,
-        scheme=privacy.scheme,
-        draws=privacy.draws,
-        streams=streams,
-        progress=progress,
+    roles = {"confidential": (survey.outcome, survey.design.weight), "public": _published_columns(survey)}
+    calibration = None
+    if privacy.mechanism == "laplace":
+        guarantee = additive(privacy.epsilon, **roles)
+        assert privacy.bounds is not None
+        check_additive(survey, spec.requested_tables, privacy.epsilon, privacy.bounds, spec.estimation)
+        paid = _charge(privacy, budget, folder, guarantee, progress)
+        noisy = additive_tables(
+            survey, spec.requested_tables, privacy.epsilon, privacy.bounds, estimation=spec.estimation
+        )
+        synthetic, tables, notes = Synthetic(()), noisy.tables, (noisy.budget, *noisy.notes)
+    else:
+        if survey.population_total is None:
+            remedy = "declare the published figure that released weights are scaled to"
+            raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
+        found = calibrate(
+            make_model(privacy, spec.model),
+            survey,
+            privacy.epsilon,
+            privacy.datasets,
+            formula=spec.model.formula,
+            scheme=privacy.scheme,
+            draws=privacy.draws,
+            streams=streams,
+            progress=progress,
+        )
+        calibration = found.calibration
+        guarantee = asymptotic(
+            privacy.mechanism,
+            privacy.epsilon,
+            privacy.datasets,
+            transform=survey.transform,
+            draws=privacy.draws,
+            **roles,
+        )
+        paid = _charge(privacy, budget, folder, guarantee, progress)
+        synthetic = round_microdata(found.synthesize())
+        progress("making tables")
+        tables, notes = synthetic.tabulate_all(spec.requested_tables, spec.estimation), ()
+    finished = Release(
+        paid,
+        guarantee,
+        spec,
+        {column: survey.levels(column) for column in survey.public},
+        len(survey),
+        rounded(tables, TABLE_DIGITS),
+        tuple(microdata(one) for one in synthetic.surveys),
+        notes,
+        seeded,
     )
-    progress("synthesizing")
-    synthetic = found.synthesize()
-    progress("making tables")
-    tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
     progress("writing")
-    return _write(folder, spec, privacy, found.calibration, synthetic, tables, seeded)
+    _write(folder, finished, survey, synthetic, calibration)
+    return finished
+
+
+def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
+    """Stop before the long work if the release could not be written or paid for."""
+    privacy = spec.privacy
+    if privacy is None:
+        raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism, epsilon and datasets")
+    if privacy.mechanism == "laplace-paper":
+        problem = "'laplace-paper' is a comparison without a guarantee and cannot be released"
+        raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
+    if folder.exists():
+        raise SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
+    if privacy.budget is None:
+        remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
+        raise SurveyError("spec", "privacy.budget", "is not declared", remedy)
+    left = {state.name: state.left for state in show(privacy.ledger)}.get(privacy.budget)
+    if left is None:
+        remedy = "open it once with `svysynth ledger open SPEC --total EPSILON`, or correct privacy.budget"
+        raise SurveyError("spec", f"budget '{privacy.budget}'", f"is not in '{privacy.ledger.name}'", remedy)
+    if left < millionths(privacy.epsilon):
+        remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
+        raise SurveyError("spec", f"budget '{privacy.budget}'", "has less left than privacy.epsilon", remedy)
+    return privacy, privacy.budget
+
+
+def _charge(privacy: PrivacySpec, budget: str, folder: Path, guarantee: Guarantee, progress: Progress) -> Charge:
+    progress("charging the ledger")
+    purpose = folder.name if is_plain(folder.name) and folder.name.strip() else "release"
+    return charge(privacy.ledger, budget, privacy.epsilon, purpose[:200].strip(), guarantee.kind)
+
+
+def _published_columns(survey: Survey) -> tuple[str, ...]:
+    strata = survey.design.strata
+    return tuple(dict.fromkeys([*survey.public, *([strata] if strata else [])]))
 
 
 def make_model(privacy: PrivacySpec, model: ModelSpec) -> Model:
     """The model that a spec asks for."""
-    match privacy.mechanism:
-        case "fbs":
-            return FBS()
-        case "fbp":
-            return FBP(smoothing=model.smoothing)
-        case _:
-            raise SurveyError("spec", "privacy.mechanism", "'laplace' is not built yet", "use 'fbs' or 'fbp'")
+    return FBS() if privacy.mechanism == "fbs" else FBP(smoothing=model.smoothing)
 
 
 def _write(
-    folder: Path,
-    spec: Spec,
-    privacy: PrivacySpec,
-    calibration: Calibration,
-    synthetic: Synthetic,
-    tables: pl.DataFrame,
-    seeded: bool,
-) -> Path:
+    folder: Path, finished: Release, survey: Survey, synthetic: Synthetic, calibration: Calibration | None
+) -> None:
     """Build both folders beside the target, then give them its name in one step."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -132,82 +182,24 @@ def _write(
         public, internal = building / "public", building / "internal"
         public.mkdir()
         internal.mkdir(mode=0o700)
-        write_frame(tables, public / "tables.csv")
-        for number, survey in enumerate(synthetic.surveys, start=1):
-            write_frame(_microdata(survey), public / f"microdata-{number}.parquet")
-        _write_json(public / "manifest.json", _manifest(spec, privacy, synthetic, seeded))
-        for path in public.iterdir():
-            path.chmod(0o644)
-        _write_internal(internal, calibration)
+        publish(finished, public)
+        write_internal(internal, finished, survey, synthetic, calibration)
+        anchor = building / "anchor.json"
+        anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
+        _settle(building)
         building.chmod(0o755)
         building.rename(folder)
     except OSError:
         raise SurveyError("file", f"folder '{folder.name}'", "cannot be written", "check the free space") from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return folder
 
 
-def _microdata(survey: Survey) -> pl.DataFrame:
-    labels = [pl.col(column).cast(pl.String) for column in survey.public]
-    return survey.frame.with_columns(labels).with_row_index("id", offset=1)
-
-
-def _manifest(spec: Spec, privacy: PrivacySpec, synthetic: Synthetic, seeded: bool) -> dict[str, Any]:
-    first = synthetic.surveys[0]
-    manifest: dict[str, Any] = {
-        "guarantee": {
-            "kind": "asymptotic",
-            "statement": "ε = 2·Δ·m for the data at hand; the guarantee holds asymptotically and with a probability "
-            "over data sets. It is not plain differential privacy.",
-            "epsilon": privacy.epsilon,
-            "datasets": privacy.datasets,
-            "largest_bound": privacy.epsilon / (2 * privacy.datasets),
-        },
-        "mechanism": privacy.mechanism,
-        "scheme": privacy.scheme,
-        "draws": privacy.draws,
-        "sampler": "Hamiltonian Monte Carlo on a whitened density (approximate)",
-        "outcome": {"name": first.outcome, "transform": first.transform, "weights": "scaled to mean 1 in the model"},
-        "formula": spec.model.formula or " + ".join(first.public),
-        "public_columns": list(first.public),
-        "population_total": first.population_total,
-        "records": len(first),
-        "versions": {package: version(package) for package in ("svysynth", "jax", "blackjax", "numpy")},
-    }
-    if privacy.mechanism == "fbp":
-        manifest["smoothing"] = spec.model.smoothing
-    return manifest | ({"warning": NOT_FOR_RELEASE} if seeded else {})
-
-
-def _write_internal(folder: Path, calibration: Calibration) -> None:
-    verdict = calibration.fit.verdict
-    _write_json(
-        folder / "diagnostics.json",
-        {
-            "r_hat": verdict.rhat,
-            "ess_bulk": verdict.ess_bulk,
-            "ess_tail": verdict.ess_tail,
-            "divergences": verdict.divergences,
-            "e_bfmi": verdict.ebfmi,
-            "target": calibration.target,
-            "largest_bound": calibration.largest_bound,
-            "unweighted_largest_bound": float(np.max(calibration.bounds)),
-        },
-    )
-    write_frame(
-        pl.DataFrame(
-            {
-                "bound": calibration.bounds,
-                "alpha": calibration.fit.alpha,
-                "weighted_bound": calibration.weighted_bounds,
-            }
-        ),
-        folder / "records.parquet",
-    )
-    trials: Sequence[tuple[float, float]] = [(trial.constant, trial.largest_bound) for trial in calibration.trials]
-    write_frame(pl.DataFrame(trials, schema=["constant", "largest_bound"], orient="row"), folder / "calibration.csv")
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def _settle(folder: Path) -> None:
+    """Wait until all is on disk, so that the new name never stands for half a release."""
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -145,15 +145,23 @@ def _trouble(path: Path) -> tuple[str, str]:
     )
 
 
-_FORMULA = r"^[=+\-@\t\r]"
+_FORMULA = r"^'*[=+\-@\t\r＝＋－＠]"
 _SIGNED_NUMBER = r"^[+\-][0-9.,]+$"
 
 
 def write_csv(frame: pl.DataFrame, path: Path, separator: str) -> None:
-    """Write a frame; text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    """Write a frame; text that a spreadsheet would run as a formula gets an apostrophe before it.
+
+    So does such text with apostrophes before it already. Taking one apostrophe off text that starts with apostrophes
+    and one of the signs therefore always gives what was there.
+    """
     safe = frame.with_columns(_no_formulas(pl.col(pl.String, pl.Enum, pl.Categorical)))
-    header = {name: "'" + name for name in frame.columns if re.match(_FORMULA, name)}
-    safe.rename(header).write_csv(path, separator=separator)
+    safe.rename({name: guarded(name) for name in frame.columns}).write_csv(path, separator=separator)
+
+
+def guarded(name: str) -> str:
+    """A column's name as it is written."""
+    return "'" + name if re.match(_FORMULA, name) else name
 
 
 def _no_formulas(text: pl.Expr) -> pl.Expr:

@@ -1,10 +1,14 @@
-"""Tables as an Excel workbook: a sheet for each table, numbers as numbers, labels as text and never as formulas."""
+"""Tables as an Excel workbook: a sheet for each table, numbers as numbers, labels as text and never as formulas.
+
+The file says nothing of who made it or when: the same tables give the same bytes.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,25 @@ import polars as pl
 import xlsxwriter
 
 from svysynth.files import appearing
-from svysynth.report.wide import Estimate, WideTable, wide_tables
+from svysynth.report.wide import WideTable, wide_tables
 
 LONGEST_SHEET_NAME = 31
-NARROWEST, WIDEST = 10, 50
+A4 = 9
+LONGEST_FOOTER = 100
+NARROWEST, WIDEST, WIDEST_NOTE = 10, 50, 90
+LINE_HEIGHT = 15.0
+CREATED = datetime(2000, 1, 1)
+HEADINGS = {
+    "estimate": "estimate",
+    "se": "standard error",
+    "se_sampling": "from sampling",
+    "se_privacy": "from privacy",
+    "lower": "lower",
+    "upper": "upper",
+    "cv": "CV",
+    "reliability": "reliability",
+}
+"""What each measure is called, under its statistic."""
 
 
 def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str]) -> None:
@@ -23,23 +42,36 @@ def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str]) -> None
     options = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
     with appearing(path) as target:
         workbook = xlsxwriter.Workbook(str(target), options)
-        sheet = workbook.add_worksheet("Notes")
-        sheet.set_column(0, 0, 2 * WIDEST)
-        for line, note in enumerate(notes):
-            sheet.write_string(line, 0, note)
+        workbook.set_properties({"author": "", "created": CREATED})
+        _write_notes(workbook, notes)
         used = {"notes"}
         for table in wide_tables(tidy):
             _write_sheet(workbook, _sheet_name(table.title, used), table, footer=notes[0])
         workbook.close()
 
 
+def _write_notes(workbook: Any, notes: Sequence[str]) -> None:
+    """A line each, wrapped, the first as a heading. Not every program finds the height of wrapped lines by itself."""
+    sheet = workbook.add_worksheet("Notes")
+    sheet.set_paper(A4)
+    sheet.fit_to_pages(1, 0)
+    sheet.set_column(0, 0, WIDEST_NOTE)
+    heading = workbook.add_format({"bold": True, "font_size": 14, "text_wrap": True, "valign": "top"})
+    plain = workbook.add_format({"text_wrap": True, "valign": "top"})
+    for number, line in enumerate(line for note in notes for line in note.splitlines()):
+        size, style = (LINE_HEIGHT, plain) if number else (1.4 * LINE_HEIGHT, heading)
+        sheet.set_row(number, size * (1 + len(line) // WIDEST_NOTE))
+        sheet.write_string(number, 0, line, style)
+
+
 def _write_sheet(workbook: Any, name: str, table: WideTable, footer: str) -> None:
     """Two header rows (statistic over measure), then the rows, margins in bold; made to print on one page's width."""
     sheet = workbook.add_worksheet(name)
     sheet.set_landscape()
+    sheet.set_paper(A4)
     sheet.fit_to_pages(1, 0)
     sheet.repeat_rows(0, 1)
-    sheet.set_footer("&C" + footer.replace("&", "&&"))
+    sheet.set_footer("&C" + footer[:LONGEST_FOOTER].replace("&", "&&"))
     sheet.freeze_panes(2, len(table.by))
     for position, column in enumerate(_columns(table)):
         text = [len(value) for value in column.values if isinstance(value, str)]
@@ -72,10 +104,10 @@ def _columns(table: WideTable) -> list[_Column]:
     for position, statistic in enumerate(table.statistics):
         places = table.decimals(position)
         number = "#,##0" + ("." + "0" * places if places else "")
-        for measure in Estimate.__dataclass_fields__:
+        for measure in table.measures:
             group = statistic if measure == "estimate" else ""
             values = [getattr(row.estimates[position], measure) for row in table.rows]
-            columns.append(_Column(group, measure, "0.0%" if measure == "cv" else number, values))
+            columns.append(_Column(group, HEADINGS[measure], "0.0%" if measure == "cv" else number, values))
     return columns
 
 

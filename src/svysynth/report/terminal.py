@@ -10,7 +10,7 @@ from rich.text import Text
 
 from svysynth.overview import Overview
 from svysynth.report.wide import MARKS, WideRow, WideTable, wide_tables
-from svysynth.spec import EstimationSpec, Spec
+from svysynth.spec import EstimationSpec, PrivacySpec, Spec
 
 INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without protection."
 
@@ -87,4 +87,8 @@ def _privacy(spec: Spec) -> str:
     if spec.privacy is None:
         return "not declared (a release needs it)"
     privacy = spec.privacy
-    return f"{privacy.mechanism}, ε = {privacy.epsilon:g} for {privacy.datasets} data sets; nothing has been spent"
+    return f"{privacy.mechanism}, ε = {privacy.epsilon:g} for {_what(privacy)}; check spends nothing"
+
+
+def _what(privacy: PrivacySpec) -> str:
+    return f"{privacy.datasets} data sets" if privacy.mechanism in ("fbs", "fbp") else "all tables"

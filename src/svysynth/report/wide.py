@@ -10,6 +10,8 @@ import polars as pl
 from svysynth.columns import ALL
 
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
+MEASURES = ("estimate", "se", "se_sampling", "se_privacy", "lower", "upper", "cv", "reliability")
+"""What a table may say of a statistic, in the order of reading."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class Estimate:
     upper: float | None
     cv: float | None
     reliability: str | None
+    se_sampling: float | None = None
+    se_privacy: float | None = None
+    """The two parts of the standard error, where a mechanism tells them apart."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,31 @@ class WideTable:
     by: tuple[str, ...]
     statistics: tuple[str, ...]
     rows: tuple[WideRow, ...]
+    measures: tuple[str, ...]
+    """What it says of each statistic."""
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether standard errors are told apart into sampling and privacy."""
+        return "se_privacy" in self.measures
+
+    def spans(self, rows: int) -> list[tuple[int, ...]]:
+        """For each of the first rows, over how many rows each label stands; 0 where one above stands for it.
+
+        >>> row = lambda *labels: WideRow(labels, 1, ())
+        >>> WideTable("", ("a", "b"), (), (row("x", "y"), row("x", "z"), row("u", "z")), ()).spans(3)
+        [(2, 1), (0, 1), (1, 1)]
+        """
+        found = [[1] * len(self.by) for _ in range(rows)]
+        for column in range(len(self.by) - 1):
+            first = 0
+            for row in range(1, rows):
+                if self.rows[row].labels[: column + 1] == self.rows[first].labels[: column + 1]:
+                    found[first][column] += 1
+                    found[row][column] = 0
+                else:
+                    first = row
+        return [tuple(spans) for spans in found]
 
     def decimals(self, position: int) -> int:
         """How many decimals the statistic at a position is shown with."""
@@ -62,13 +92,15 @@ def _widen(title: str, tidy: pl.DataFrame) -> WideTable:
     by = [column for column in columns if (tidy[column] != ALL).any()]
     statistics = tidy["statistic"].unique(maintain_order=True).to_list()
     parts = [tidy.filter(statistic=statistic) for statistic in statistics]
-    measures = [part.select(*Estimate.__dataclass_fields__).iter_rows() for part in parts]
-    rows = zip(parts[0].select(by).rows() if by else [()] * parts[0].height, parts[0]["n"], *measures, strict=True)
+    measures = tuple(measure for measure in MEASURES if measure in tidy.columns)
+    values = [part.select(measures).iter_rows(named=True) for part in parts]
+    rows = zip(parts[0].select(by).rows() if by else [()] * parts[0].height, parts[0]["n"], *values, strict=True)
     return WideTable(
         title,
         tuple(by),
         tuple(statistics),
-        tuple(WideRow(labels, n, tuple(Estimate(*values) for values in estimates)) for labels, n, *estimates in rows),
+        tuple(WideRow(labels, n, tuple(Estimate(**each) for each in estimates)) for labels, n, *estimates in rows),
+        measures,
     )
 
 

@@ -1,0 +1,128 @@
+"""Guarantee: what a release promises, in words and numbers (docs/method.md says where each number comes from).
+
+Two neighbouring data sets differ in one respondent's outcome and weight: blanked out, so that the respondent says
+nothing, or changed to any others. The public columns, the strata and the number of records in each cell stay as they
+are. ε bounds the log of the ratio of the probabilities of any result under the two.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Kind = Literal["asymptotic", "global", "none"]
+
+
+class Guarantee(BaseModel):
+    """What is promised to each respondent about everything in a release together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    mechanism: str
+    epsilon_blanked: float | None
+    """ε for one respondent's outcome and weight being blanked out; None where nothing is promised."""
+    epsilon_changed: float | None
+    """ε for them being changed."""
+    largest_bound: float | None
+    """Δ = ε/(2m), the target that each record's weighted bound was held to; None where there are no bounds."""
+    datasets: int
+    """How many draws, and so synthetic files, the ε covers; 0 for tables alone."""
+    confidential: tuple[str, ...]
+    public: tuple[str, ...]
+    """Columns that are published as they are, with the number of records in each of their cells."""
+    transform: str
+    """The scale of the outcome on which densities, and so ε, are taken."""
+    units: str
+    """How outcome and weight are scaled before that."""
+    sampler: str | None = None
+    """What drew from the posterior: always an approximation of it. None where nothing is sampled from a posterior."""
+    draws: int | None = None
+    """The number of draws that the bounds were taken over."""
+
+    def sentences(self) -> tuple[str, str]:
+        """The promise for someone who uses the data."""
+        secret, shown = " and ".join(self.confidential), ", ".join(self.public)
+        given = f"Published as they are: {shown}, and how many records there are of each kind."
+        if self.kind == "none":
+            return (
+                "Nothing is promised: the noise was scaled by the confidential data themselves.",
+                "This is a comparison for internal use and must not be published.",
+            )
+        what = f"the {self.datasets} synthetic files and all tables made from them" if self.datasets else "all tables"
+        small = (
+            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} are blanked out, "
+            f"{self.epsilon_changed:g} if they are changed"
+        )
+        if self.kind == "global":
+            return (
+                f"Whatever any one respondent had answered, the probability of seeing {what} as they are would be the "
+                f"same up to a factor of exp(ε): {small}.",
+                f"This holds for every data set and whatever else is known. {given}",
+            )
+        return (
+            f"What {what} show depends only little on the {secret} of any one respondent: {small}, where exp(ε) bounds "
+            "how much more or less probable they could make any result.",
+            "The bound was computed from the data at hand and holds asymptotically, more surely the larger the survey; "
+            f"it is not a promise for every possible data set. {given}",
+        )
+
+
+def asymptotic(
+    mechanism: str,
+    epsilon: float,
+    datasets: int,
+    *,
+    confidential: tuple[str, ...],
+    public: tuple[str, ...],
+    transform: str,
+    draws: int,
+) -> Guarantee:
+    """The paper's: ε = 2·Δ_α·m for a respondent blanked out, and twice that for one changed."""
+    return Guarantee(
+        kind="asymptotic",
+        mechanism=mechanism,
+        epsilon_blanked=epsilon,
+        epsilon_changed=2 * epsilon,
+        largest_bound=epsilon / (2 * datasets),
+        datasets=datasets,
+        confidential=confidential,
+        public=public,
+        transform=transform,
+        units="weights scaled to mean 1",
+        sampler="Hamiltonian Monte Carlo (approximate)",
+        draws=draws,
+    )
+
+
+def additive(epsilon: float, *, confidential: tuple[str, ...], public: tuple[str, ...]) -> Guarantee:
+    """Noise with public bounds: ε for a respondent changed in any way, of which blanking out is one."""
+    return Guarantee(
+        kind="global",
+        mechanism="laplace",
+        epsilon_blanked=epsilon,
+        epsilon_changed=epsilon,
+        largest_bound=None,
+        datasets=0,
+        confidential=confidential,
+        public=public,
+        transform="identity",
+        units="as in the file, clamped to public bounds",
+    )
+
+
+def no_guarantee(mechanism: str, *, confidential: tuple[str, ...], public: tuple[str, ...]) -> Guarantee:
+    """The paper's rival, whose sensitivities come from the confidential data."""
+    return Guarantee(
+        kind="none",
+        mechanism=mechanism,
+        epsilon_blanked=None,
+        epsilon_changed=None,
+        largest_bound=None,
+        datasets=0,
+        confidential=confidential,
+        public=public,
+        transform="identity",
+        units="as in the file",
+    )

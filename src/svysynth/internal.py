@@ -1,0 +1,73 @@
+"""The internal folder of a release: how it went, beside the confidential data. It must never leave the house."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from svysynth.calibration import Calibration
+from svysynth.combine import Synthetic
+from svysynth.files import write_frame
+from svysynth.release import Release
+from svysynth.report.internal import internal_page
+from svysynth.survey import Survey
+from svysynth.tables import tabulate_all
+
+
+def write_internal(
+    folder: Path, release: Release, survey: Survey, synthetic: Synthetic, calibration: Calibration | None
+) -> None:
+    """Fill an empty folder with what the disclosure review needs."""
+    privacy = release.spec.privacy
+    assert privacy is not None
+    direct = tabulate_all(survey, release.requested_tables, release.spec.estimation)
+    write_frame(direct, folder / "direct-tables.csv")
+    _write_json(
+        folder / "run.json",
+        {
+            "ledger": str(privacy.ledger.resolve()),
+            "budget": privacy.budget,
+            "entry": release.charge.entry,
+            "created": release.created.isoformat(),
+        },
+    )
+    if calibration is not None:
+        _write_calibration(folder, calibration)
+    page = internal_page(release, survey, synthetic, direct, calibration)
+    (folder / "report.html").write_text(page, encoding="utf-8")
+    for path in folder.iterdir():
+        path.chmod(0o600)
+
+
+def _write_calibration(folder: Path, calibration: Calibration) -> None:
+    verdict = calibration.fit.verdict
+    _write_json(
+        folder / "diagnostics.json",
+        {
+            "r_hat": verdict.rhat,
+            "ess_bulk": verdict.ess_bulk,
+            "ess_tail": verdict.ess_tail,
+            "divergences": verdict.divergences,
+            "e_bfmi": verdict.ebfmi,
+            "target": calibration.target,
+            "largest_bound": calibration.largest_bound,
+            "unweighted_largest_bound": float(np.max(calibration.bounds)),
+        },
+    )
+    bounds = {
+        "bound": calibration.bounds,
+        "alpha": calibration.fit.alpha,
+        "weighted_bound": calibration.weighted_bounds,
+    }
+    write_frame(pl.DataFrame(bounds), folder / "records.parquet")
+    trials: Sequence[tuple[float, float]] = [(trial.constant, trial.largest_bound) for trial in calibration.trials]
+    write_frame(pl.DataFrame(trials, schema=["constant", "largest_bound"], orient="row"), folder / "calibration.csv")
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,157 @@
+"""Manifest: what a release says of itself, for machines. docs/manifest.schema.json is its published JSON schema.
+
+It holds public facts only: the promise, the public part of the spec, versions, checksums and the ledger's entry. With
+it and the synthetic files anyone can make the tables again (`verification.py` does).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from svysynth.guarantee import Guarantee
+from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
+from svysynth.spec import (
+    AboutSpec,
+    BoundsSpec,
+    EstimationSpec,
+    ModelSpec,
+    Scheme,
+    Spec,
+    SurveySpec,
+    TableSpec,
+    Transform,
+)
+
+FORMAT = 1
+NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
+PACKAGES = ("svysynth", "numpy", "polars", "scipy")
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SurveyFacts(_Part):
+    """The public facts of the survey."""
+
+    outcome: str
+    transform: Transform
+    weight: str
+    strata: str | None
+    public: tuple[str, ...]
+    levels: dict[str, tuple[str, ...]]
+    population_total: float | None
+    records: int
+
+
+class PrivacyFacts(_Part):
+    """The spec's privacy part."""
+
+    mechanism: Literal["fbs", "fbp", "laplace"]
+    epsilon: float
+    datasets: int
+    scheme: Scheme | None
+    draws: int | None
+    bounds: BoundsSpec | None
+
+
+class Rounding(_Part):
+    """Significant digits of the published numbers."""
+
+    microdata: int
+    tables: int
+
+
+class LedgerEntry(_Part):
+    """The entry that paid for the release."""
+
+    ledger: str
+    entry: int
+    hash: Hash
+
+
+class Manifest(_Part):
+    """The whole."""
+
+    format: Literal[1]
+    created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    warning: str | None
+    about: AboutSpec
+    guarantee: Guarantee
+    statement: tuple[str, str]
+    """The guarantee in two sentences."""
+    privacy: PrivacyFacts
+    survey: SurveyFacts
+    model: ModelSpec | None
+    estimation: EstimationSpec
+    tables: tuple[TableSpec, ...]
+    rounding: Rounding
+    notes: tuple[str, ...]
+    versions: dict[str, str]
+    files: dict[str, Hash]
+    """SHA-256 of every other public file."""
+    ledger: LedgerEntry
+
+    def to_json(self) -> str:
+        """The manifest as it is published."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def spec(self) -> Spec:
+        """As much of the spec as making the tables again needs."""
+        survey = SurveySpec(
+            data=Path("microdata"),
+            outcome=self.survey.outcome,
+            weight=self.survey.weight,
+            transform=self.survey.transform,
+            strata=self.survey.strata,
+            public=self.survey.public,
+            population_total=self.survey.population_total,
+        )
+        return Spec(survey=survey, estimation=self.estimation, tables=self.tables)
+
+
+def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
+    """The manifest of a release whose files have these checksums."""
+    spec, privacy = release.spec, release.spec.privacy
+    assert privacy is not None
+    sampled = release.guarantee.sampler is not None
+    packages = PACKAGES + (("jax", "blackjax") if sampled else ("opendp",))
+    return Manifest(
+        format=FORMAT,
+        created=release.created.isoformat(),
+        warning=NOT_FOR_RELEASE if release.seeded else None,
+        about=spec.about,
+        guarantee=release.guarantee,
+        statement=release.guarantee.sentences(),
+        privacy=PrivacyFacts(
+            mechanism=privacy.mechanism,
+            epsilon=privacy.epsilon,
+            datasets=len(release.microdata),
+            scheme=privacy.scheme if sampled else None,
+            draws=privacy.draws if sampled else None,
+            bounds=privacy.bounds,
+        ),
+        survey=SurveyFacts(
+            outcome=spec.survey.outcome,
+            transform=spec.survey.transform,
+            weight=spec.survey.weight,
+            strata=spec.survey.strata,
+            public=spec.survey.public,
+            levels={column: tuple(labels) for column, labels in release.levels.items()},
+            population_total=spec.survey.population_total,
+            records=release.records,
+        ),
+        model=spec.model if sampled else None,
+        estimation=spec.estimation,
+        tables=release.requested_tables,
+        rounding=Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS),
+        notes=release.notes,
+        versions={package: version(package) for package in packages},
+        files=files,
+        ledger=LedgerEntry(**vars(release.charge.anchor)),
+    )

@@ -1,0 +1,57 @@
+"""Publish: the public folder of a release. Its functions accept a `Release` and nothing else.
+
+The files' metadata say nothing: no times but the day, no names, no row order. `SHA256SUMS` covers every file, the
+manifest too, so that one changed byte anywhere is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime, time
+from pathlib import Path
+
+from svysynth.files import write_frame
+from svysynth.manifest import NOT_FOR_RELEASE, make_manifest
+from svysynth.release import Release
+from svysynth.report.excel import write_workbook
+from svysynth.report.public import public_page
+
+MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+
+
+def publish(release: Release, folder: Path) -> None:
+    """Fill an empty folder with the public files of a release."""
+    if not isinstance(release, Release):
+        raise TypeError("only a Release can be published")
+    write_frame(release.tables, folder / "tables.csv")
+    write_workbook(release.tables, folder / "tables.xlsx", _notes(release))
+    for number, frame in enumerate(release.microdata, start=1):
+        for ending in ("parquet", "csv"):
+            write_frame(frame, folder / f"microdata-{number}.{ending}")
+    (folder / "report.html").write_text(public_page(release), encoding="utf-8")
+    manifest = make_manifest(release, checksums(folder))
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    (folder / SUMS).write_text(sums_text(checksums(folder)), encoding="utf-8")
+    day = datetime.combine(release.created, time(), UTC).timestamp()
+    for path in folder.iterdir():
+        path.chmod(0o644)
+        os.utime(path, (day, day))
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file, by name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def sums_text(sums: Mapping[str, str]) -> str:
+    """Checksums in the form that `sha256sum --check` reads."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sums.items())
+
+
+def _notes(release: Release) -> list[str]:
+    about = release.spec.about
+    told = [release.title, about.producer, about.purpose, *release.guarantee.sentences(), *release.notes]
+    warning = [NOT_FOR_RELEASE] if release.seeded else []
+    return [*warning, *(line for line in told if line)]

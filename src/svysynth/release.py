@@ -1,0 +1,96 @@
+"""Release: what may leave the house. It cannot be made without a charge, and is all that the public writers accept.
+
+Everything in it is made from synthetic surveys or noisy sums and from public facts. Numbers are rounded to a stated
+grid, so that no digit says more than was paid for: the tables are computed from the rounded microdata, and can be
+computed again from them by anyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+
+import polars as pl
+
+from svysynth.combine import Synthetic
+from svysynth.design import Design
+from svysynth.guarantee import Guarantee
+from svysynth.ledger import Charge, millionths
+from svysynth.spec import Spec, TableSpec
+from svysynth.survey import Survey
+from svysynth.synthesis import SMOOTHED
+
+MICRODATA_DIGITS = 8
+TABLE_DIGITS = 10
+"""Significant digits of what is published."""
+COUNTS = ("id", "n")
+"""Columns that are whole numbers already."""
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Tables, the synthetic files they were made from, and what is promised about both."""
+
+    charge: Charge
+    guarantee: Guarantee
+    spec: Spec
+    levels: Mapping[str, Sequence[str]]
+    """The labels of every public column, in order."""
+    records: int
+    tables: pl.DataFrame
+    microdata: tuple[pl.DataFrame, ...] = ()
+    notes: tuple[str, ...] = ()
+    seeded: bool = False
+    created: date = field(default_factory=date.today)
+
+    def __post_init__(self) -> None:
+        promised = self.guarantee.epsilon_blanked
+        if not isinstance(self.charge, Charge) or promised is None or self.guarantee.kind == "none":
+            raise TypeError("a release needs a guarantee and the charge that paid for it")
+        if self.charge.millionths < millionths(promised):
+            raise ValueError("the charge does not cover what is promised")
+
+    @property
+    def title(self) -> str:
+        """What the release is called."""
+        return self.spec.about.title or f"{self.spec.survey.outcome} by {', '.join(self.spec.survey.public)}"
+
+    @property
+    def requested_tables(self) -> tuple[TableSpec, ...]:
+        """The tables it has."""
+        return self.spec.requested_tables
+
+
+def rounded(frame: pl.DataFrame, digits: int) -> pl.DataFrame:
+    """Every number to so many significant digits."""
+    numbers = [name for name, dtype in frame.schema.items() if dtype.is_float() and name not in COUNTS]
+    return frame.with_columns(pl.col(numbers).round_sig_figs(digits))
+
+
+def round_microdata(synthetic: Synthetic) -> Synthetic:
+    """The synthetic surveys on the grid of what is published."""
+    surveys = tuple(replace(survey, frame=rounded(survey.frame, MICRODATA_DIGITS)) for survey in synthetic.surveys)
+    return replace(synthetic, surveys=surveys)
+
+
+def microdata(survey: Survey) -> pl.DataFrame:
+    """A synthetic survey as it is published: labels as text, and ids that say nothing."""
+    labels = [name for name, dtype in survey.frame.schema.items() if not dtype.is_float()]
+    return survey.frame.with_columns(pl.col(labels).cast(pl.String)).with_row_index("id", offset=1)
+
+
+def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Sequence[str]]) -> Survey:
+    """The survey that a published synthetic file holds, for making tables from it again."""
+    strata = spec.survey.strata
+    columns = dict(levels)
+    if strata and strata not in columns:
+        columns[strata] = frame[strata].unique().sort().to_list()
+    return Survey(
+        frame.drop("id").with_columns(pl.col(name).cast(pl.Enum(list(labels))) for name, labels in columns.items()),
+        spec.survey.outcome,
+        Design(SMOOTHED, strata),
+        spec.survey.public,
+        spec.survey.transform,
+        spec.survey.population_total,
+    )

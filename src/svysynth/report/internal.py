@@ -1,0 +1,342 @@
+"""The internal report of a release: what a disclosure review looks at. It shows confidential results throughout.
+
+The plots are the paper's: record bounds without and with the weights α, outcome against weight in the sample and in a
+synthetic file (§3.2, §4.2 and the supplement), and the utility of every cell (§3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from svysynth.calibration import Calibration
+from svysynth.combine import Synthetic
+from svysynth.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS
+from svysynth.groups import Booleans, Floats, Integers
+from svysynth.release import Release
+from svysynth.report.page import figure, percent, render
+from svysynth.report.plots import Image, histogram, scatters, statistic_name, violins
+from svysynth.report.wide import decimals
+from svysynth.streams import Streams
+from svysynth.survey import Survey
+from svysynth.synthesis import UNSMOOTHED
+from svysynth.utility import interval_overlap, rmse_ratio
+
+INTERNAL = "INTERNAL: shows confidential results. It must never leave the house."
+MOST_POINTS = 20_000
+MOST_ROWS_SHOWN = 500
+EXTREMES = 3
+"""How many records of a cell count as extreme, by outcome and by weight."""
+NEAR = 0.01
+"""Two values this fraction apart look alike."""
+
+Rows = list[tuple[str, ...]]
+
+
+def internal_page(
+    release: Release, survey: Survey, synthetic: Synthetic, direct: pl.DataFrame, calibration: Calibration | None
+) -> str:
+    """`report.html` of the internal folder; additive noise has neither calibration nor synthetic surveys."""
+    comparisons = _compare(release, direct)
+    alike = look_alikes(survey, synthetic.surveys)
+    return render(
+        "internal.html",
+        internal=INTERNAL,
+        title=release.title,
+        seeded=release.seeded,
+        summary=_summary(release, comparisons, alike, calibration),
+        bounds=None if calibration is None else _bounds_plot(calibration),
+        bounds_facts=[] if calibration is None else _bounds_facts(calibration),
+        alpha=None if calibration is None else _alpha_plot(calibration.fit.alpha),
+        alpha_facts=[] if calibration is None else _alpha_facts(calibration.fit.alpha),
+        scatter=_scatter(survey, synthetic) if synthetic.surveys else None,
+        diagnostics=[] if calibration is None else _diagnostics(calibration),
+        trials=[] if calibration is None else _trials(calibration),
+        utility=_utility_plot(comparisons),
+        comparisons=comparisons,
+        alike=alike,
+        extremes=EXTREMES,
+        near=percent(NEAR),
+        created=release.created.isoformat(),
+    )
+
+
+# --- bounds and weights ---
+
+
+def _thinned(values: Floats) -> Floats:
+    """At most so many values as a plot can show, the largest among them."""
+    if len(values) <= MOST_POINTS:
+        return values
+    return np.append(values[_chosen(len(values))], values.max())
+
+
+def _chosen(size: int) -> Integers:
+    """The records that a plot shows, the same each time."""
+    if size <= MOST_POINTS:
+        return np.arange(size)
+    return Streams.seeded(0).generator("report").choice(size, MOST_POINTS, replace=False)
+
+
+def _bounds_plot(calibration: Calibration) -> Image:
+    finite = calibration.bounds[np.isfinite(calibration.bounds)]
+    return violins(
+        [_thinned(finite), _thinned(calibration.weighted_bounds)],
+        ["unweighted, α = 1", "weighted by α"],
+        "bound of a record",
+        f"Violin plots of the records’ bounds: unweighted up to {finite.max():.3g}, weighted up to "
+        f"{calibration.largest_bound:.3g}; the target is {calibration.target:.3g}.",
+        line=calibration.target,
+        line_name=f"target {calibration.target:.3g}",
+    )
+
+
+def _bounds_facts(calibration: Calibration) -> Rows:
+    finite = np.isfinite(calibration.bounds)
+    largest, m = float(calibration.bounds[finite].max()), calibration.datasets
+    return [
+        ("Largest bound, unweighted", f"{largest:.4g}, which would cost ε = {2 * largest * m:.4g}"),
+        ("Largest bound, weighted", f"{calibration.largest_bound:.6g}"),
+        ("Target, ε/(2m)", f"{calibration.target:.6g}"),
+        ("Share of the target used", percent(calibration.largest_bound / calibration.target, 1)),
+        (
+            "Median bound",
+            f"{np.median(calibration.bounds[finite]):.3g} unweighted, "
+            f"{np.median(calibration.weighted_bounds):.3g} weighted",
+        ),
+        ("Records without a finite bound", figure(int((~finite).sum()))),
+    ]
+
+
+def _alpha_plot(alpha: Floats) -> Image:
+    alt = f"Histogram of the weights α; their median is {np.median(alpha):.2f}."
+    return histogram(alpha, 0.0, 1.0, "weight α", alt)
+
+
+def _alpha_facts(alpha: Floats) -> Rows:
+    low, middle, high = np.quantile(alpha, [0.05, 0.5, 0.95])
+    return [
+        ("Smallest, median, largest", f"{alpha.min():.3g}, {middle:.3g}, {alpha.max():.3g}"),
+        ("5% and 95% quantile", f"{low:.3g}, {high:.3g}"),
+        ("Records with full weight, α = 1", percent(float(np.mean(alpha == 1)), 1)),
+        ("Records left out, α = 0", figure(int((alpha == 0).sum()))),
+        ("Sum of α over records", percent(float(alpha.mean()), 1)),
+    ]
+
+
+def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
+    """Outcome against weight: confidential, as the model drew them, and smoothed."""
+    first = synthetic.surveys[0]
+    some = _chosen(len(survey))
+    confidential = survey.weights * (first.weights.sum() / survey.weights.sum())
+    drawn = first.frame[UNSMOOTHED].to_numpy()
+    y = first.outcome_values[some]
+    panels = [
+        ("Confidential sample", survey.outcome_values[some], confidential[some]),
+        ("Synthetic, weights as drawn", y, drawn[some]),
+        ("Synthetic, weights smoothed", y, first.weights[some]),
+    ]
+    alt = "Outcome against weight in the confidential sample, in synthetic file 1 as drawn, and with smoothed weights."
+    return scatters(panels, survey.outcome, "weight", alt, log=survey.transform == "log", highlight=0)
+
+
+# --- how the fit went ---
+
+
+def _diagnostics(calibration: Calibration) -> list[tuple[str, str, str, bool]]:
+    verdict = calibration.fit.verdict
+    return [
+        ("R-hat, largest", f"{verdict.rhat:.4f}", f"below {LARGEST_RHAT}", verdict.rhat < LARGEST_RHAT),
+        (
+            "Effective draws, bulk",
+            figure(verdict.ess_bulk),
+            f"at least {SMALLEST_ESS:.0f}",
+            verdict.ess_bulk >= SMALLEST_ESS,
+        ),
+        (
+            "Effective draws, tails",
+            figure(verdict.ess_tail),
+            f"at least {SMALLEST_ESS:.0f}",
+            verdict.ess_tail >= SMALLEST_ESS,
+        ),
+        ("Divergences", figure(verdict.divergences), "none", verdict.divergences == 0),
+        ("E-BFMI, smallest", f"{verdict.ebfmi:.2f}", f"at least {SMALLEST_EBFMI}", verdict.ebfmi >= SMALLEST_EBFMI),
+    ]
+
+
+def _trials(calibration: Calibration) -> Rows:
+    """Every refit: its constant, the largest bound it gave, and how far from the target."""
+    return [
+        (
+            figure(number),
+            f"{trial.constant:.6g}" if np.isfinite(trial.constant) else "no weights needed",
+            f"{trial.largest_bound:.6g}",
+            percent(trial.largest_bound / calibration.target, 1),
+        )
+        for number, trial in enumerate(calibration.trials, start=1)
+    ]
+
+
+# --- utility, cell by cell ---
+
+
+@dataclass(frozen=True, eq=False)
+class _Comparison:
+    """A statistic of a table, released beside confidential."""
+
+    number: int
+    title: str
+    statistic: str
+    name: str
+    by: tuple[str, ...]
+    places: int
+    rows: list[dict[str, object]]
+    left_out: int
+    ratio: Floats
+    overlap: Floats
+
+
+def _compare(release: Release, direct: pl.DataFrame) -> list[_Comparison]:
+    keys = release.tables.columns[: release.tables.columns.index("estimate")]
+    measures = ["estimate", "se", "lower", "upper"]
+    both = release.tables.select(*keys, *measures).join(
+        direct.select(*keys, *measures), on=keys, how="left", suffix="_direct", maintain_order="left"
+    )
+    released, sample = (_columns(both, [name + suffix for name in measures]) for suffix in ("", "_direct"))
+    ratio = rmse_ratio(released[0], released[1], sample[0], sample[1], sample[0])
+    overlap = interval_overlap(released[2], released[3], sample[2], sample[3])
+    both = both.with_columns(pl.Series("ratio", ratio), pl.Series("overlap", overlap))
+    both = both.with_columns(pl.col("ratio", "overlap").replace({np.inf: None}).fill_nan(None))
+    groups = both.group_by("table", "statistic", maintain_order=True)
+    return [
+        _comparison(number, str(title), str(statistic), keys[2:], rows, release.spec.survey.outcome)
+        for number, ((title, statistic), rows) in enumerate(groups, start=1)
+    ]
+
+
+def _columns(frame: pl.DataFrame, names: Sequence[str]) -> list[Floats]:
+    return [frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in names]
+
+
+def _comparison(
+    number: int, title: str, statistic: str, columns: Sequence[str], rows: pl.DataFrame, outcome: str
+) -> _Comparison:
+    by = tuple(column for column in columns if (rows[column] != "All").any())
+    return _Comparison(
+        number,
+        title,
+        statistic,
+        statistic_name(statistic, outcome),
+        by,
+        decimals(rows["estimate"].to_list(), statistic),
+        [
+            row | {"labels": tuple(row[column] for column in by) or ("All",)}
+            for row in rows.head(MOST_ROWS_SHOWN).iter_rows(named=True)
+        ],
+        max(rows.height - MOST_ROWS_SHOWN, 0),
+        rows["ratio"].drop_nulls().to_numpy(),
+        rows["overlap"].drop_nulls().to_numpy(),
+    )
+
+
+def _utility_plot(comparisons: Sequence[_Comparison]) -> Image | None:
+    """Violins of the RMSE ratios over the cells of all tables, a violin for each statistic."""
+    statistics = dict.fromkeys(one.statistic for one in comparisons)
+    ratios = [np.concatenate([one.ratio for one in comparisons if one.statistic == name]) for name in statistics]
+    if not sum(map(len, ratios)):
+        return None
+    alt = "Violin plots of the ratio of RMSE to the confidential standard error, over cells."
+    names = [next(one.name for one in comparisons if one.statistic == name) for name in statistics]
+    drawn = [_thinned(ratio) for ratio in ratios]
+    return violins(drawn, names, "RMSE over the sample’s own", alt, line=1.0, line_name="as the sample")
+
+
+# --- extreme records ---
+
+
+@dataclass(frozen=True)
+class LookAlikes:
+    """How often an extreme record has a synthetic record that looks like it."""
+
+    records: int
+    """Extreme records of the confidential sample."""
+    in_any: int
+    """Those with a look-alike in any synthetic file."""
+    share: float
+    """Those with a look-alike in a synthetic file, on average over the files."""
+    expected: float | None
+    """The same for the extreme records of the other synthetic files, which are nobody's; None with one file."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """The records of a survey ordered by cell: outcome, and the weights an intruder could compare with."""
+
+    cells: Integers
+    start: Integers
+    outcome: Floats
+    weights: tuple[Floats, ...]
+
+    @classmethod
+    def of(cls, survey: Survey, weights: Sequence[Floats]) -> _Points:
+        cell = survey.cell_index(survey.public)
+        order = np.argsort(cell, kind="stable")
+        cells, start = np.unique(cell[order], return_index=True)
+        return cls(cells, np.append(start, len(cell)), survey.outcome_values[order], tuple(w[order] for w in weights))
+
+    def extremes(self) -> list[tuple[int, float, float]]:
+        """Cell, outcome and weight of the records with the largest outcomes or weights of their cell."""
+        found = []
+        for number, cell in enumerate(self.cells):
+            here = slice(self.start[number], self.start[number + 1])
+            y, w = self.outcome[here], self.weights[-1][here]
+            largest = np.union1d(np.argsort(y)[-EXTREMES:], np.argsort(w)[-EXTREMES:])
+            found += [(int(cell), float(y[place]), float(w[place])) for place in largest]
+        return found
+
+    def resemble(self, extremes: Sequence[tuple[int, float, float]]) -> Booleans:
+        """Whether each extreme record has a look-alike here, in its cell."""
+        position = {int(cell): number for number, cell in enumerate(self.cells)}
+        found = np.zeros(len(extremes), bool)
+        for place, (cell, y, w) in enumerate(extremes):
+            if (number := position.get(cell)) is not None:
+                here = slice(self.start[number], self.start[number + 1])
+                near = [np.abs(weight[here] - w) <= NEAR * w for weight in self.weights]
+                found[place] = np.any((np.abs(self.outcome[here] - y) <= NEAR * abs(y)) & np.logical_or.reduce(near))
+        return found
+
+
+def look_alikes(survey: Survey, surveys: Sequence[Survey]) -> LookAlikes | None:
+    """Compare the extreme records of the sample, and of each synthetic file, with the synthetic files."""
+    if not surveys:
+        return None
+    scaled = survey.weights * (surveys[0].weights.sum() / survey.weights.sum())
+    files = [_Points.of(one, (one.weights, one.frame[UNSMOOTHED].to_numpy())) for one in surveys]
+    extremes = _Points.of(survey, (scaled,)).extremes()
+    real = np.array([file.resemble(extremes) for file in files])
+    others = [other.resemble(file.extremes()).mean() for file in files for other in files if other is not file]
+    expected = float(np.mean(others)) if others else None
+    return LookAlikes(len(extremes), int(real.any(axis=0).sum()), float(real.mean()), expected)
+
+
+def _summary(
+    release: Release, comparisons: Sequence[_Comparison], alike: LookAlikes | None, calibration: Calibration | None
+) -> Rows:
+    guarantee = release.guarantee
+    found: Rows = [("Privacy loss promised", f"ε = {guarantee.epsilon_blanked:g}, {guarantee.kind}")]
+    if calibration is not None:
+        passed = calibration.fit.verdict.passed
+        share = percent(calibration.largest_bound / calibration.target, 1)
+        found.append(("Diagnostics", "passed" if passed else "; ".join(calibration.fit.verdict.complaints)))
+        found.append(("Largest weighted bound", f"{calibration.largest_bound:.4g}, {share} of the target"))
+    for one in comparisons:
+        if len(one.ratio) and len(one.overlap):
+            middle = f"RMSE ratio {np.median(one.ratio):.2f}, interval overlap {np.median(one.overlap):.2f}"
+            found.append((f"{one.title}: {one.name}", f"medians over cells: {middle}"))
+    if alike is not None:
+        against = "" if alike.expected is None else f", {percent(alike.expected, 1)} expected by chance"
+        found.append(("Extreme records with a look-alike in a file", f"{percent(alike.share, 1)}{against}"))
+    return found
