@@ -119,6 +119,11 @@ def test_data_are_found_from_the_spec_s_folder(tmp_path):
         (SURVEY + "[[tables]]\nby = ['field']\n[[tables]]\nby = ['field']", "give each a 'name'"),
         (SURVEY + "[estimation]\ncv_thresholds = [0.3, 0.1]", "ascending"),
         (SURVEY + "[estimation]\nlonely = 'drop'", "'estimation.lonely' must be one of"),
+        (
+            SURVEY.replace('"salary"', '"id"') + "[privacy]\nepsilon = 1.0",
+            "'id', which is a column of every synthetic file",
+        ),
+        (SURVEY + '[about]\ntitle = "a\\u0007b"', "about.title"),
         ("[survey\n", "line 1 is not valid TOML"),
         ("", "'survey' is required"),
     ],

@@ -74,6 +74,12 @@ def test_tables_are_near_the_population(calibrated):
     assert male == pytest.approx(58_534, rel=0.2)
 
 
+def test_tables_with_random_replicates_can_be_made_again(calibrated):
+    estimation = EstimationSpec(variance="preston", replicates=20)
+    first, again = (calibrated.synthesize().tabulate(["field"], estimation=estimation) for _ in range(2))
+    assert first.equals(again)
+
+
 def test_the_rules_of_fbp(survey):
     """Cell means are unweighted; margins weigh them by the cells' counts; the paper's variances ignore strata."""
     synthetic = Synthetic((survey,), "population")
