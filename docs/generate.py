@@ -1,5 +1,6 @@
-"""Make what comes from the program itself: docs/cli.md, and the output of the commands in README.md."""
+"""Make what comes from the program itself: docs/cli.md, the manifest's schema, and what commands print in README.md."""
 
+import json
 import os
 import re
 import subprocess
@@ -15,8 +16,10 @@ import typer
 from typer.testing import CliRunner
 
 from svysynth.cli import app
+from svysynth.manifest import Manifest
 
 PAGE = Path(__file__).with_name("cli.md")
+SCHEMA = Path(__file__).with_name("manifest.schema.json")
 README = Path(__file__).parent.parent / "README.md"
 CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
 
@@ -36,6 +39,11 @@ def _commands(group: Any, before: tuple[str, ...] = ()) -> Iterator[list[str]]:
         yield [*before, name]
         if hasattr(command, "commands"):
             yield from _commands(command, (*before, name))
+
+
+def manifest_schema() -> str:
+    """The JSON schema of a release's manifest."""
+    return json.dumps(Manifest.model_json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def readme() -> str:
@@ -63,4 +71,5 @@ def trimmed(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(command_line_page(), encoding="utf-8")
+    SCHEMA.write_text(manifest_schema(), encoding="utf-8")
     README.write_text(readme(), encoding="utf-8")

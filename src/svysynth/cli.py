@@ -66,7 +66,9 @@ SpecPath = Annotated[
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     with contextlib.suppress(ValueError):  # only the main thread may
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half written is cleared away
+        for number in (signal.SIGTERM, signal.SIGHUP):  # so that what is half written is cleared away
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         app(args=arguments)
     except SurveyError as error:
@@ -288,10 +290,8 @@ def _run_release(spec: Spec, out: Path, seed: int | None) -> pl.DataFrame:
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
     ) as bar:
         task = bar.add_task("starting")
-        done = run(
-            spec, out, streams, seeded=seed is not None, progress=lambda step: bar.update(task, description=step)
-        )
-    if seed is not None:
+        done = run(spec, out, streams, lambda step: bar.update(task, description=step))
+    if done.seeded:
         console.print(Text(NOT_FOR_RELEASE, style="bold red"))
     for sentence in done.guarantee.sentences():
         console.print(Text(sentence), soft_wrap=True)

@@ -16,16 +16,19 @@ from svysynth.files import write_frame
 from svysynth.release import Release
 from svysynth.report.internal import internal_page
 from svysynth.survey import Survey
-from svysynth.tables import tabulate_all
 
 
 def write_internal(
-    folder: Path, release: Release, survey: Survey, synthetic: Synthetic, calibration: Calibration | None
+    folder: Path,
+    release: Release,
+    survey: Survey,
+    synthetic: Synthetic,
+    direct: pl.DataFrame,
+    calibration: Calibration | None,
 ) -> None:
     """Fill an empty folder with what the disclosure review needs."""
     privacy = release.spec.privacy
     assert privacy is not None
-    direct = tabulate_all(survey, release.requested_tables, release.spec.estimation)
     write_frame(direct, folder / "direct-tables.csv")
     _write_json(
         folder / "run.json",

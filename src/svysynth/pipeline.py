@@ -7,16 +7,20 @@ spent it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import polars as pl
 
 from svysynth.additive import additive_tables, check_additive
 from svysynth.calibration import Calibration, calibrate_records
 from svysynth.combine import Synthetic, make_synthetic
+from svysynth.design import Design
 from svysynth.errors import SurveyError, is_plain
 from svysynth.guarantee import Guarantee, additive, asymptotic
 from svysynth.internal import write_internal
@@ -30,6 +34,7 @@ from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec
 from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_file
 from svysynth.synthesis import synthesize_surveys
+from svysynth.tables import tabulate_all
 
 Progress = Callable[[str], None]
 
@@ -68,13 +73,15 @@ def calibrate(
     return Calibrated(survey, found, streams)
 
 
-def release(
-    spec: Spec, folder: Path, streams: Streams, *, seeded: bool, progress: Progress = lambda _: None
-) -> Release:
-    """Run the whole way and write `public/` and `internal/` into a new folder."""
+def release(spec: Spec, folder: Path, streams: Streams, progress: Progress = lambda _: None) -> Release:
+    """Run the whole way and write `public/` and `internal/` into a new folder.
+
+    What is made with streams that are not fresh is stamped NOT FOR RELEASE.
+    """
     privacy, budget = _ready(spec, folder)
     progress("reading the survey")
     survey = survey_from_file(spec.survey)
+    direct = _rehearse(survey, spec, privacy)
     roles = {"confidential": (survey.outcome, survey.design.weight), "public": _published_columns(survey)}
     calibration = None
     if privacy.mechanism == "laplace":
@@ -123,10 +130,10 @@ def release(
         rounded(tables, TABLE_DIGITS),
         tuple(microdata(one) for one in synthetic.surveys),
         notes,
-        seeded,
+        seeded=not streams.fresh,
     )
     progress("writing")
-    _write(folder, finished, survey, synthetic, calibration)
+    _write(folder, finished, survey, synthetic, direct, calibration)
     return finished
 
 
@@ -138,8 +145,7 @@ def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
     if privacy.mechanism == "laplace-paper":
         problem = "'laplace-paper' is a comparison without a guarantee and cannot be released"
         raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
-    if folder.exists():
-        raise SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
+    _refuse_folder(folder)
     if privacy.budget is None:
         remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
         raise SurveyError("spec", "privacy.budget", "is not declared", remedy)
@@ -151,6 +157,35 @@ def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
         remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
         raise SurveyError("spec", f"budget '{privacy.budget}'", "has less left than privacy.epsilon", remedy)
     return privacy, privacy.budget
+
+
+def _refuse_folder(folder: Path) -> None:
+    """Stop where the folder is there already, or could not be made: not at the end, when it is paid for."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            folder.lstat()
+            raise _exists(folder)
+        with _hidden(next(parent for parent in folder.absolute().parents if parent.exists())):
+            pass
+    except (OSError, ValueError):
+        raise SurveyError("file", f"folder '{folder.name}'", "cannot be made", "choose another with --out") from None
+
+
+def _exists(folder: Path) -> SurveyError:
+    return SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
+
+
+def _rehearse(survey: Survey, spec: Spec, privacy: PrivacySpec) -> pl.DataFrame:
+    """The direct tables, made before the charge: what no survey of this design can give is refused for free.
+
+    Synthetic surveys have the strata but not the clusters, so their tables are tried as well.
+    """
+    tables, estimation = spec.requested_tables, spec.estimation
+    direct = tabulate_all(survey, tables, estimation)
+    if privacy.mechanism != "laplace":
+        bare = replace(survey, design=Design(survey.design.weight, survey.design.strata))
+        make_synthetic((bare,), privacy.mechanism, spec.model.smoothing).tabulate_all(tables, estimation)
+    return direct
 
 
 def _charge(privacy: PrivacySpec, budget: str, folder: Path, guarantee: Guarantee, progress: Progress) -> Charge:
@@ -170,29 +205,45 @@ def make_model(privacy: PrivacySpec, model: ModelSpec) -> Model:
 
 
 def _write(
-    folder: Path, finished: Release, survey: Survey, synthetic: Synthetic, calibration: Calibration | None
+    folder: Path,
+    finished: Release,
+    survey: Survey,
+    synthetic: Synthetic,
+    direct: pl.DataFrame,
+    calibration: Calibration | None,
 ) -> None:
     """Build both folders beside the target, then give them its name in one step."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=".svysynth-", dir=folder.parent))
+        with _hidden(folder.parent) as building:
+            public, internal, anchor = (building / name for name in ("public", "internal", "anchor.json"))
+            public.mkdir()
+            internal.mkdir(mode=0o700)
+            publish(finished, public)
+            write_internal(internal, finished, survey, synthetic, direct, calibration)
+            anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
+            anchor.chmod(0o644)
+            _settle(building)
+            building.chmod(0o755)
+            building.rename(folder)
     except OSError:
-        raise SurveyError("file", f"folder '{folder.name}'", "cannot be made", "choose another with --out") from None
-    try:
-        public, internal = building / "public", building / "internal"
-        public.mkdir()
-        internal.mkdir(mode=0o700)
-        publish(finished, public)
-        write_internal(internal, finished, survey, synthetic, calibration)
-        anchor = building / "anchor.json"
-        anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
-        _settle(building)
-        building.chmod(0o755)
-        building.rename(folder)
-    except OSError:
+        if folder.is_dir():  # another process was faster
+            raise _exists(folder) from None
         raise SurveyError("file", f"folder '{folder.name}'", "cannot be written", "check the free space") from None
+
+
+@contextlib.contextmanager
+def _hidden(parent: Path) -> Iterator[Path]:
+    """A folder that only its owner can enter, gone when the block ends, whatever ends it.
+
+    It is named before it is made: a signal between the two leaves nothing behind.
+    """
+    folder = parent / f".svysynth-{secrets.token_hex(8)}"
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _settle(folder: Path) -> None:

@@ -38,6 +38,8 @@ def publish(release: Release, folder: Path) -> None:
     for path in folder.iterdir():
         path.chmod(0o644)
         os.utime(path, (day, day))
+    folder.chmod(0o755)
+    os.utime(folder, (day, day))
 
 
 def checksums(folder: Path) -> dict[str, str]:

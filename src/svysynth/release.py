@@ -50,6 +50,8 @@ class Release:
             raise TypeError("a release needs a guarantee and the charge that paid for it")
         if self.charge.millionths < millionths(promised):
             raise ValueError("the charge does not cover what is promised")
+        if len(self.microdata) != self.guarantee.datasets:
+            raise ValueError("the guarantee is for another number of synthetic files")
 
     @property
     def title(self) -> str:

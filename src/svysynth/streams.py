@@ -24,11 +24,13 @@ class Streams:
     """
 
     entropy: int
+    fresh: bool = False
+    """Whether the entropy is the operating system's; anything else is stamped as not for release."""
 
     @classmethod
     def from_system(cls) -> Streams:
         """Fresh entropy from the operating system: what any release must use."""
-        return cls(secrets.randbits(256))
+        return cls(secrets.randbits(256), fresh=True)
 
     @classmethod
     def seeded(cls, seed: int) -> Streams:

@@ -1,12 +1,15 @@
 """Verification of a release that is going out: checksums, manifest, tables from microdata, and the ledger's entry.
 
-Whoever has the public folder can check everything but the ledger, which stays in the house.
+Whoever has the public folder can check everything but the ledger, which stays in the house. Whoever changes files and
+signs them again is caught where the files contradict one another: the tables, both formats of the microdata, and the
+parts of the manifest. Workbook and report repeat the tables for people and are covered by their checksums alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +21,22 @@ from svysynth.anchor import Anchor
 from svysynth.combine import make_synthetic
 from svysynth.errors import SurveyError
 from svysynth.files import open_data, read_columns
+from svysynth.formats.base import READER_ERRORS
+from svysynth.formats.csv import as_written
+from svysynth.guarantee import Guarantee, additive, asymptotic
 from svysynth.ledger import entries, millionths, verify
-from svysynth.manifest import Manifest
+from svysynth.manifest import Manifest, Rounding
 from svysynth.publish import MANIFEST, SUMS, checksums, sums_text
-from svysynth.release import TABLE_DIGITS, rounded, survey_of_microdata
+from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, rounded, survey_of_microdata
+from svysynth.synthesis import SMOOTHED, UNSMOOTHED
 
 AGREEMENT = 1e-8
-"""Tables made again may differ by this fraction: sums of floats depend on the machine in their last digits."""
+"""What is added up again may differ by this fraction: rounded numbers, and floats that depend on the machine."""
+ROUNDING = Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS)
+ENDINGS = ("parquet", "csv")
+OTHERS = ("tables.csv", "tables.xlsx", "report.html")
+STRANGE = (*READER_ERRORS, ValidationError, LookupError, ValueError, TypeError, AssertionError)
+"""What making tables of files that do not belong together may raise."""
 
 
 @dataclass(frozen=True)
@@ -39,31 +51,42 @@ class Verified:
 
 def verify_release(folder: Path, ledger: Path | None = None) -> Verified:
     """Check a release, or a public folder alone; the first thing that is wrong is an error."""
-    public = folder / "public" if (folder / "public").is_dir() else folder
-    if not (public / MANIFEST).is_file():
-        raise SurveyError("file", f"folder '{folder.name}'", "is not a release", "name the folder of a release")
+    public = _public_folder(folder)
     manifest = _check_files(public)
+    _check_promise(manifest)
     checked = [f"checksums of {len(manifest.files) + 1} files", "manifest against its schema"]
     if manifest.privacy.datasets:
         rows = _check_tables(public, manifest)
         checked.append(f"{rows:,} rows of tables, made again from {manifest.privacy.datasets} synthetic files")
+    anchor = Anchor(**vars(manifest.ledger))
+    _check_anchor(folder, anchor)
     ledger = ledger or _ledger_of(folder)
     if ledger is not None:
-        _check_ledger(ledger, manifest)
-        checked.append(f"entry {manifest.ledger.entry} of the ledger")
+        _check_ledger(ledger, anchor, manifest.guarantee)
+        checked.append(f"entry {anchor.entry} of the ledger")
     return Verified(manifest, tuple(checked), ledger is not None)
+
+
+def _public_folder(folder: Path) -> Path:
+    """The folder itself where it has a manifest, else the one called public in it."""
+    for public in (folder, folder / "public"):
+        with contextlib.suppress(OSError):
+            if (public / MANIFEST).is_file():
+                return public
+    raise SurveyError("file", f"folder '{folder.name}'", "is not a release", "name the folder of a release")
 
 
 def _check_files(public: Path) -> Manifest:
     try:
-        unexpected = [path for path in public.iterdir() if not path.is_file() or path.is_symlink()]
-        found = checksums(public) if not unexpected else {}
-        text = (public / MANIFEST).read_text(encoding="utf-8")
-        sums = (public / SUMS).read_text(encoding="utf-8") if SUMS in found else ""
+        if any(path.is_symlink() or not path.is_file() for path in public.iterdir()):
+            raise _wrong("has links or folders among its files")
+        found = checksums(public)
+        text = (public / MANIFEST).read_bytes().decode()
+        sums = (public / SUMS).read_bytes() if SUMS in found else b""
     except (OSError, UnicodeDecodeError):
         raise _wrong("cannot be read") from None
     found.pop(SUMS, None)
-    if sums != sums_text(found):
+    if sums != sums_text(found).encode():
         raise _wrong("is not what SHA256SUMS says: a file was changed, added or taken away")
     try:
         manifest = Manifest.model_validate_json(text)
@@ -75,20 +98,49 @@ def _check_files(public: Path) -> Manifest:
     return manifest
 
 
+def _check_promise(manifest: Manifest) -> None:
+    """What a manifest says twice has to agree: the guarantee, its statement, the settings and the names of files."""
+    guarantee, datasets = manifest.guarantee, manifest.privacy.datasets
+    names = [f"microdata-{number}.{ending}" for number in range(1, datasets + 1) for ending in ENDINGS]
+    if (
+        (manifest.privacy.mechanism == "laplace") != (datasets == 0)
+        or guarantee != _promise(manifest)
+        or manifest.statement != guarantee.sentences()
+        or manifest.rounding != ROUNDING
+        or set(manifest.files) != {*names, *OTHERS}
+    ):
+        raise _wrong("has a manifest that contradicts itself")
+
+
+def _promise(manifest: Manifest) -> Guarantee:
+    """The guarantee that follows from a manifest's settings."""
+    privacy, survey = manifest.privacy, manifest.survey
+    confidential = (survey.outcome, survey.weight)
+    public = tuple(dict.fromkeys([*survey.public, *([survey.strata] if survey.strata else [])]))
+    if privacy.mechanism == "laplace":
+        return additive(privacy.epsilon, confidential=confidential, public=public)
+    return asymptotic(
+        privacy.mechanism,
+        privacy.epsilon,
+        privacy.datasets,
+        confidential=confidential,
+        public=public,
+        transform=survey.transform,
+        draws=privacy.draws or 0,
+    )
+
+
 def _check_tables(public: Path, manifest: Manifest) -> int:
     """Make the tables again from the microdata and compare."""
     try:
-        frames = [
-            pl.read_parquet(public / f"microdata-{number}.parquet")
-            for number in range(1, manifest.privacy.datasets + 1)
-        ]
+        frames = [_read_microdata(public, number, manifest) for number in range(1, manifest.privacy.datasets + 1)]
         spec = manifest.spec()
         surveys = tuple(survey_of_microdata(frame, spec, manifest.survey.levels) for frame in frames)
         smoothing = manifest.model.smoothing if manifest.model else "full"
         synthetic = make_synthetic(surveys, manifest.privacy.mechanism, smoothing)
-        again = rounded(synthetic.tabulate_all(spec.requested_tables, spec.estimation), TABLE_DIGITS)
-        published = _read_tables(public, again)
-    except (OSError, pl.exceptions.PolarsError, ValidationError):
+        again = as_written(rounded(synthetic.tabulate_all(spec.requested_tables, spec.estimation), TABLE_DIGITS))
+        published = _read_csv(public / "tables.csv", again)
+    except STRANGE:
         raise _wrong("has synthetic files that do not belong to its manifest") from None
     for column in again.columns:
         if not _same(published[column], again[column]):
@@ -96,14 +148,31 @@ def _check_tables(public: Path, manifest: Manifest) -> int:
     return again.height
 
 
-def _read_tables(public: Path, like: pl.DataFrame) -> pl.DataFrame:
-    file = open_data(public / "tables.csv")
-    if tuple(file.columns) != tuple(like.columns):
-        raise _wrong("has tables with other columns than its synthetic files give")
+def _read_microdata(public: Path, number: int, manifest: Manifest) -> pl.DataFrame:
+    """A synthetic file: the same in both formats, with the rows and the weight that the manifest says."""
+    file = open_data(public / f"microdata-{number}.parquet")
     frame = read_columns(file, file.columns)
-    numbers = [column for column, dtype in like.schema.items() if dtype.is_numeric()]
+    text, survey = as_written(frame), manifest.survey
+    total = survey.population_total or 0.0
+    if not (
+        _read_csv(public / f"microdata-{number}.csv", text).equals(text.cast({"id": pl.Float64}))
+        and frame.equals(rounded(frame, MICRODATA_DIGITS))
+        and frame["id"].to_list() == list(range(1, survey.records + 1))
+        and all(math.isclose(frame[name].sum(), total, rel_tol=AGREEMENT) for name in (SMOOTHED, UNSMOOTHED))
+    ):
+        raise _wrong(f"has a synthetic file that does not belong to its manifest (number {number})")
+    return frame
+
+
+def _read_csv(path: Path, like: pl.DataFrame) -> pl.DataFrame:
+    """A CSV file with the columns and rows of a frame; its numbers are floats."""
+    file = open_data(path)
+    if tuple(file.columns) != tuple(like.columns):
+        raise _wrong(f"has other columns in {path.name} than its synthetic files give")
+    frame = read_columns(file, file.columns)
     if frame.height != like.height:
-        raise _wrong("has tables with other rows than its synthetic files give")
+        raise _wrong(f"has other rows in {path.name} than its synthetic files give")
+    numbers = [column for column, dtype in like.schema.items() if dtype.is_numeric()]
     return frame.with_columns(pl.col(numbers).cast(pl.Float64))
 
 
@@ -114,20 +183,26 @@ def _same(published: pl.Series, again: pl.Series) -> bool:
     return bool(np.allclose(left, right, rtol=AGREEMENT, atol=0, equal_nan=True))
 
 
-def _check_ledger(ledger: Path, manifest: Manifest) -> None:
-    anchor = Anchor(manifest.ledger.ledger, manifest.ledger.entry, manifest.ledger.hash)
+def _check_anchor(folder: Path, anchor: Anchor) -> None:
+    """The anchor beside a public folder names the entry that its manifest names."""
+    path = folder / "anchor.json"
+    if path.is_file() and Anchor.from_json(path.read_bytes().decode(errors="replace")) != anchor:
+        raise _wrong("has the anchor of another release beside it")
+
+
+def _check_ledger(ledger: Path, anchor: Anchor, guarantee: Guarantee) -> None:
     verify(ledger, [anchor])
     entry = next(entry for entry in entries(ledger) if entry.number == anchor.entry)
-    promised = manifest.guarantee.epsilon_blanked
-    if entry.kind != "charge" or promised is None or entry.millionths < millionths(promised):
-        raise _wrong("was charged less than it promises")
-    if entry.guarantee != manifest.guarantee.kind:
+    promised = guarantee.epsilon_blanked
+    if entry.kind != "charge" or promised is None or entry.millionths != millionths(promised):
+        raise _wrong("was not charged what it promises")
+    if entry.guarantee != guarantee.kind:
         raise _wrong("was charged for a guarantee of another kind")
 
 
 def _ledger_of(folder: Path) -> Path | None:
     """Where the house that made the release keeps its ledger, if this is that house."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         path = Path(json.loads((folder / "internal" / "run.json").read_text(encoding="utf-8"))["ledger"])
         return path if path.is_file() else None
     return None

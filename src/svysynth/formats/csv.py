@@ -155,8 +155,13 @@ def write_csv(frame: pl.DataFrame, path: Path, separator: str) -> None:
     So does such text with apostrophes before it already. Taking one apostrophe off text that starts with apostrophes
     and one of the signs therefore always gives what was there.
     """
+    as_written(frame).write_csv(path, separator=separator)
+
+
+def as_written(frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame with its text as `write_csv` writes it."""
     safe = frame.with_columns(_no_formulas(pl.col(pl.String, pl.Enum, pl.Categorical)))
-    safe.rename({name: guarded(name) for name in frame.columns}).write_csv(path, separator=separator)
+    return safe.rename({name: guarded(name) for name in frame.columns})
 
 
 def guarded(name: str) -> str:

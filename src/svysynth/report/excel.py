@@ -5,6 +5,7 @@ The file says nothing of who made it or when: the same tables give the same byte
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,15 +40,18 @@ HEADINGS = {
 
 def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str]) -> None:
     """Write the tables to a workbook, with the notes on its first sheet."""
-    options = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
+    as_text = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
+    # In memory: temporary files of confidential tables would lie on another disk, and stay there after a failure.
+    content = io.BytesIO()
+    workbook = xlsxwriter.Workbook(content, {**as_text, "in_memory": True})
+    workbook.set_properties({"author": "", "created": CREATED})
+    _write_notes(workbook, notes)
+    used = {"notes"}
+    for table in wide_tables(tidy):
+        _write_sheet(workbook, _sheet_name(table.title, used), table, footer=notes[0])
+    workbook.close()
     with appearing(path) as target:
-        workbook = xlsxwriter.Workbook(str(target), options)
-        workbook.set_properties({"author": "", "created": CREATED})
-        _write_notes(workbook, notes)
-        used = {"notes"}
-        for table in wide_tables(tidy):
-            _write_sheet(workbook, _sheet_name(table.title, used), table, footer=notes[0])
-        workbook.close()
+        target.write_bytes(content.getvalue())
 
 
 def _write_notes(workbook: Any, notes: Sequence[str]) -> None:
