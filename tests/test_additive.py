@@ -238,7 +238,7 @@ class Halved:
         return OpenDPNoise()(values, replace(use, epsilon=2 * use.epsilon))
 
 
-def audited_epsilon(noise, draws=10_000):
+def audited_epsilon(noise, draws=40_000):
     """A lower bound to ε, wrong with probability 1e-6: two surveys that differ in one respondent are told apart.
 
     The event is that the exact log-likelihood ratio of everything measured is above 0.7 of the stated ε; both of its

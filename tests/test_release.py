@@ -891,6 +891,8 @@ def nursery(ready_path):
             pipeline.calibrate = pickle.loads(Path(ready_path).read_bytes())
             if order["meet"]:
                 pipeline.charge = meeting(pipeline.charge, Path(order["meet"]))
+            if order["slow"]:
+                pipeline._settle = after_a_second(pipeline._settle)
             code = 0
             try:
                 try:
@@ -901,6 +903,16 @@ def nursery(ready_path):
             finally:
                 os._exit(code)
         print(answer, flush=True)  # noqa: T201
+
+
+def after_a_second(settle):
+    """`_settle`, late: what is to be cut short must take its time, however busy the machine is."""
+
+    def late(folder):
+        time.sleep(1.0)
+        settle(folder)
+
+    return late
 
 
 def meeting(charge, folder):
@@ -934,9 +946,9 @@ class Nursery:
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
-    def start(self, said, *arguments, meet=None):
+    def start(self, said, *arguments, meet=None, slow=False):
         arguments = [str(argument) for argument in arguments]
-        return self.ask(said=str(said), meet=meet and str(meet), arguments=arguments)
+        return self.ask(said=str(said), meet=meet and str(meet), slow=slow, arguments=arguments)
 
     def wait(self, process):
         return self.ask(wait=process)
@@ -959,13 +971,13 @@ def building(outbox):
 
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGKILL", -9)])
 def test_killed_while_writing(children, spec_path, ledger, tmp_path, number, code):
-    """At moments spread over the writing, which takes some tenths of a second; the first as early as can be seen."""
+    """At moments spread over the writing, which is made to take a second; the first as early as can be seen."""
     moments, cut_short = random.Random(3), 0
     for turn in range(5):
         outbox = tmp_path / f"outbox-{turn}"
         outbox.mkdir()
         arguments = ("release", spec_path, "--out", outbox / "release", "--seed", 1)
-        process = children.start(outbox / "said", *arguments)
+        process = children.start(outbox / "said", *arguments, slow=True)
         until(lambda outbox=outbox, turn=turn: has_begun(outbox, turn))
         time.sleep(0.15 * turn * moments.random())
         with suppress(ProcessLookupError):

@@ -94,7 +94,7 @@ def make_release(folder, text=SPEC, pages=False, regions=("east", "north", "sout
             patch.setattr(publish, "public_page", lambda _: "<p>page</p>")
             patch.setattr(internal, "internal_page", lambda *_: "<p>page</p>")
         spec = load_spec(folder / "spec.toml")
-        pipeline.release(spec, folder / "release", svysynth.Streams.seeded(1), seeded=True)
+        pipeline.release(spec, folder / "release", svysynth.Streams.seeded(1))
     return folder
 
 

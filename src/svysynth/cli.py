@@ -134,10 +134,10 @@ def init(
     with appearing(target) as temporary:
         temporary.write_text(draft.text, encoding="utf-8")
     console = _console()
-    console.print(Text(f"Drafted {target}"))
+    console.print(Text(f"Drafted {target}"), soft_wrap=True)
     for role, column in draft.roles.items():
-        console.print(Text(f"  {role:8} {shown(column)}"))
-    console.print(Text(f"Next: look it over, then run  svysynth check {target}"))
+        console.print(Text(f"  {role:8} {shown(column)}"), soft_wrap=True)
+    console.print(Text(f"Next: look it over, then run  svysynth check {target}"), soft_wrap=True)
 
 
 @app.command()
@@ -221,7 +221,7 @@ def verify(
     found = verify_release(folder, ledger_path)
     console = _console()
     for line in found.checked:
-        console.print(Text(f"  ok  {line}"))
+        console.print(Text(f"  ok  {line}"), soft_wrap=True)
     if not found.ledger:
         console.print(Text("  --  the ledger was not at hand: give it with --ledger"))
     for sentence in found.manifest.statement:
@@ -239,19 +239,19 @@ def demo(
     """
     console = _console()
     spec_path = _write_example(out)
-    console.print(Text(f"Wrote {out / 'doctorates.csv'} and {spec_path}.", style="bold"))
-    console.print(Text(f"\n$ svysynth check {spec_path}", style="bold"))
+    console.print(Text(f"Wrote {out / 'doctorates.csv'} and {spec_path}.", style="bold"), soft_wrap=True)
+    console.print(Text(f"\n$ svysynth check {spec_path}", style="bold"), soft_wrap=True)
     spec = load_spec(spec_path)
     _show_design(spec)
     _open_demo_budget(spec)
     folder = _next_folder(out)
-    console.print(Text(f"\n$ svysynth release {spec_path} --out {folder}", style="bold"))
+    console.print(Text(f"\n$ svysynth release {spec_path} --out {folder}", style="bold"), soft_wrap=True)
     released = _run_release(spec, folder, seed=None)
-    console.print(Text(f"\n$ svysynth verify {folder}", style="bold"))
+    console.print(Text(f"\n$ svysynth verify {folder}", style="bold"), soft_wrap=True)
     verify(folder)
     console.print(render_tables(released, spec.estimation))
     for page in ("public/report.html", "public/tables.xlsx", "internal/report.html"):
-        console.print(Text(f"Open {folder / page}"))
+        console.print(Text(f"Open {folder / page}"), soft_wrap=True)
 
 
 def _open_demo_budget(spec: Spec) -> None:
@@ -295,7 +295,9 @@ def _run_release(spec: Spec, out: Path, seed: int | None) -> pl.DataFrame:
         console.print(Text(NOT_FOR_RELEASE, style="bold red"))
     for sentence in done.guarantee.sentences():
         console.print(Text(sentence), soft_wrap=True)
-    console.print(Text(f"Wrote {out / 'public'} and {out / 'internal'}. Only public/ may leave the house."))
+    console.print(
+        Text(f"Wrote {out / 'public'} and {out / 'internal'}. Only public/ may leave the house."), soft_wrap=True
+    )
     return done.tables
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -236,14 +237,17 @@ def _write(
 def _hidden(parent: Path) -> Iterator[Path]:
     """A folder that only its owner can enter, gone when the block ends, whatever ends it.
 
-    It is named before it is made: a signal between the two leaves nothing behind.
+    It is named before it is made, and a signal that comes while it is cleared away waits: neither leaves it behind.
     """
     folder = parent / f".svysynth-{secrets.token_hex(8)}"
+    allowed = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         folder.mkdir(mode=0o700)
         yield folder
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, allowed)
 
 
 def _settle(folder: Path) -> None:
