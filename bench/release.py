@@ -32,7 +32,7 @@ import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.cli import _open_demo_budget, _write_example
+from svysynth.cli import open_demo_budget, write_example
 from svysynth.diagnostics import judge
 from svysynth.errors import SurveyError
 from svysynth.lipschitz import record_bounds
@@ -281,8 +281,8 @@ def wait_for_release() -> tuple[float, float]:
     command = [sys.executable, "-m", "svysynth"]
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": f"{folder}/cache"}
-        spec = _write_example(Path(folder) / "demo")
-        _open_demo_budget(svysynth.load_spec(spec))
+        spec = write_example(Path(folder) / "demo")
+        open_demo_budget(svysynth.load_spec(spec))
         waits = []
         for turn in ("first", "second"):
             start = time.perf_counter()

@@ -11,7 +11,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.par
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import svysynth
-from svysynth.cli import _open_demo_budget, _write_example
+from svysynth.cli import open_demo_budget, write_example
 from svysynth.studies.standin import doctorates
 
 
@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(config, items):
 def demo(tmp_path_factory) -> Path:
     """The demo's survey and spec, with its budget opened and nothing released."""
     folder = tmp_path_factory.mktemp("demo")
-    spec = svysynth.load_spec(_write_example(folder))
-    _open_demo_budget(spec)
+    spec = svysynth.load_spec(write_example(folder))
+    open_demo_budget(spec)
     return folder
 
 

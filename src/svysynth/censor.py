@@ -38,7 +38,7 @@ from svysynth.interval import Interval
 from svysynth.models.base import Array, Model, Parameters, Records, make_records
 from svysynth.models.joint import joint_of
 from svysynth.models.whitening import Whitening
-from svysynth.sampler import JITTER, START_SPREAD, _transition
+from svysynth.sampler import JITTER, START_SPREAD, make_transition
 from svysynth.separation import LARGEST_ODDS, odds_of_giving_up
 from svysynth.spec import BoundsSpec
 from svysynth.streams import Streams
@@ -259,7 +259,7 @@ def _states(model: Model, target: _Target, u: Array) -> Any:
 @partial(jax.jit, static_argnames="model")
 def _advance(model: Model, target: _Target, state: Any, keys: Array, number: int, halvings: int) -> tuple[Any, _Leg]:
     """The leg of that number of every chain: where it ends, and what it went through."""
-    transition = _transition(model, _density(model, target), len(target.shift))
+    transition = make_transition(model, _density(model, target), len(target.shift))
 
     def move(key: Array, state: Any) -> Any:
         move_key, jitter_key = jax.random.split(key)

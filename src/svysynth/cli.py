@@ -238,12 +238,12 @@ def demo(
     a folder, opens a budget, releases, verifies the release and shows its tables.
     """
     console = _console()
-    spec_path = _write_example(out)
+    spec_path = write_example(out)
     console.print(Text(f"Wrote {out / 'doctorates.csv'} and {spec_path}.", style="bold"), soft_wrap=True)
     console.print(Text(f"\n$ svysynth check {spec_path}", style="bold"), soft_wrap=True)
     spec = load_spec(spec_path)
     _show_design(spec)
-    _open_demo_budget(spec)
+    open_demo_budget(spec)
     folder = _next_folder(out)
     console.print(Text(f"\n$ svysynth release {spec_path} --out {folder}", style="bold"), soft_wrap=True)
     released = _run_release(spec, folder, seed=None)
@@ -254,7 +254,8 @@ def demo(
         console.print(Text(f"Open {folder / page}"), soft_wrap=True)
 
 
-def _open_demo_budget(spec: Spec) -> None:
+def open_demo_budget(spec: Spec) -> None:
+    """Open the example's budget, unless its ledger is there already."""
     assert spec.privacy is not None
     if not spec.privacy.ledger.exists():
         open_budget(spec.privacy.ledger, str(spec.privacy.budget), DEMO_TOTAL)
@@ -266,7 +267,8 @@ def _next_folder(folder: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _write_example(folder: Path) -> Path:
+def write_example(folder: Path) -> Path:
+    """Write the stand-in and its spec to a folder; the spec's path."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -142,7 +142,7 @@ def _advance(
     model: Model, statistics: Any, whitening: Whitening, state: Any, key: Array, number: int, halvings: int
 ) -> tuple[Any, _Leg]:
     """The leg of that number of every chain: where it ends, and what it went through."""
-    transition = _transition(model, _whitened(model, statistics, whitening), len(whitening.center))
+    transition = make_transition(model, _whitened(model, statistics, whitening), len(whitening.center))
     moves, jitters, finishes = jax.random.split(jax.random.fold_in(key, 1 + number), 3)
     jitter = jax.random.uniform(jitters, (LEG,), minval=1 - JITTER, maxval=1 + JITTER)
 
@@ -161,7 +161,7 @@ def _advance(
     return state, _Leg(z, parameters, divergent, energy)
 
 
-def _transition(model: Model, density: Callable[[Array], Array], size: int) -> Callable[..., Any]:
+def make_transition(model: Model, density: Callable[[Array], Array], size: int) -> Callable[..., Any]:
     """One transition of one chain; `jitter` scales its step and `halvings` halves it, for the same distance."""
     metric = jnp.ones(size)
     if getattr(model, "near_normal", False):

@@ -60,7 +60,7 @@ class FBP:
         """Log pseudo posterior of (κ_y, log σ_y, log σ_π) with β and κ_x integrated out, up to a constant."""
         kappa_y, variance_y, variance_pi = z[0], jnp.exp(2 * z[1]), jnp.exp(2 * z[2])
         total, scatter, size = statistics.total, statistics.scatter, statistics.gram.shape[0]
-        fit = _fit(kappa_y, variance_y, variance_pi, statistics)
+        fit = fit_coefficients(kappa_y, variance_y, variance_pi, statistics)
         rest = scatter[1, 1] + 2 * kappa_y * scatter[0, 1] + kappa_y**2 * scatter[0, 0]
         weight_of_ones = statistics.sum_x @ statistics.gram_inverse @ statistics.sum_x
         likelihood = -(total - size) * (z[1] + z[2]) - 0.5 * scatter[0, 0] / variance_y - 0.5 * rest / variance_pi
@@ -81,7 +81,7 @@ class FBP:
     def complete(self, key: Array, z: Array, statistics: LinearStatistics) -> Parameters:
         """Draw β and κ_x from their Gaussians given the rest."""
         kappa_y, variance_y, variance_pi = z[0], jnp.exp(2 * z[1]), jnp.exp(2 * z[2])
-        fit = _fit(kappa_y, variance_y, variance_pi, statistics)
+        fit = fit_coefficients(kappa_y, variance_y, variance_pi, statistics)
         beta_key, kappa_key = jax.random.split(key)
         return {
             "beta": fit.vectors @ self._draw(beta_key, fit.beta, variance_y * fit.values),
@@ -124,7 +124,7 @@ class _Fit:
     vectors: Array
 
 
-def _fit(kappa_y: Array, variance_y: Array, variance_pi: Array, statistics: LinearStatistics) -> _Fit:
+def fit_coefficients(kappa_y: Array, variance_y: Array, variance_pi: Array, statistics: LinearStatistics) -> _Fit:
     """The division by E[π | x] tilts the likelihood of β and κ_x: it moves the least-squares estimates."""
     values, vectors = statistics.values, statistics.vectors
     tilt = statistics.gram_inverse @ statistics.sum_x

@@ -53,7 +53,7 @@ class FBS:
         small = jnp.concatenate([jnp.log(spread), jnp.arctanh(correlation)[None]])
 
         def fit_of_covariance(z: Array) -> Array:
-            sigma, log_determinant = _covariance(z)
+            sigma, log_determinant = covariance_of(z)
             return -0.5 * statistics.total * log_determinant - 0.5 * _trace_solve(sigma, statistics.scatter)
 
         curvature = -jax.hessian(fit_of_covariance)(small)
@@ -73,20 +73,23 @@ class FBS:
         high = jnp.maximum(jnp.log(jnp.abs(estimate) + jnp.sqrt(noise)), np.log(self.scale)) + ABOVE
         grid = low + (high - low) * GRID
         variance = jnp.exp(2 * grid) + noise
-        return normal_score_cubics(grid, -0.5 * jnp.log(variance) - 0.5 * estimate**2 / variance + self._half_t(grid))
+        return normal_score_cubics(
+            grid, -0.5 * jnp.log(variance) - 0.5 * estimate**2 / variance + self.log_half_t(grid)
+        )
 
     def _partial_correlation_spread(self, size: int) -> Floats:
         """The prior standard deviation of the arctanh of each partial correlation of Ω_β."""
         z = np.linspace(-4, 4, 801)
-        shape = self._shapes(size)[:, np.newaxis]
+        shape = self.correlation_shapes(size)[:, np.newaxis]
         density = np.exp(shape * np.log1p(-(np.tanh(z) ** 2)))
         return np.asarray(np.sqrt((density * z**2).sum(axis=1) / density.sum(axis=1)))
 
-    def _shapes(self, size: int) -> Floats:
+    def correlation_shapes(self, size: int) -> Floats:
+        """b of each partial correlation of Ω_β, whose density is (1 − ρ²)^(b − 1): what LKJ gives them, row by row."""
         columns = np.tril_indices(size, -1)[1]
         return np.asarray(self.correlation_shape + (size - 2 - columns) / 2)
 
-    def _half_t(self, log_scale: Array | Floats) -> Array:
+    def log_half_t(self, log_scale: Array | Floats) -> Array:
         """Log density of log σ for σ ~ half-t, up to a constant."""
         inside = jnp.exp(2 * log_scale) / (self.degrees * self.scale**2)
         return -0.5 * (self.degrees + 1) * jnp.log1p(inside) + log_scale
@@ -94,22 +97,22 @@ class FBS:
     def log_density(self, z: Array, statistics: LinearStatistics) -> Array:
         """Log pseudo posterior with β integrated out, up to a constant."""
         size = statistics.gram.shape[0]
-        sigma, log_determinant = _covariance(z[:3])
-        scales, partial, factor = _unpack(z, size)
+        sigma, log_determinant = covariance_of(z[:3])
+        scales, partial, factor = unpack_scales(z, size)
         total = _noise(sigma, statistics) + _prior_covariance(scales, factor)
         likelihood = -0.5 * (statistics.total - size) * log_determinant
         likelihood -= 0.5 * _trace_solve(sigma, statistics.scatter)
         likelihood += _log_normal(statistics.coefficients.T.reshape(-1), total)
-        prior = self._half_t(z[:2]).sum() + self._half_t(jnp.log(scales)).sum()
+        prior = self.log_half_t(z[:2]).sum() + self.log_half_t(jnp.log(scales)).sum()
         prior += self.correlation_shape * jnp.log1p(-(jnp.tanh(z[2]) ** 2))
-        prior += jnp.sum(self._shapes(size) * jnp.log1p(-(partial**2)))
+        prior += jnp.sum(self.correlation_shapes(size) * jnp.log1p(-(partial**2)))
         return likelihood + prior
 
     def complete(self, key: Array, z: Array, statistics: LinearStatistics) -> Parameters:
         """Draw β from its Gaussian given the rest: a draw from the joint of (β, B), corrected by what B really is."""
         size = statistics.gram.shape[0]
-        sigma, _ = _covariance(z[:3])
-        scales, _, factor = _unpack(z, size)
+        sigma, _ = covariance_of(z[:3])
+        scales, _, factor = unpack_scales(z, size)
         prior = _prior_covariance(scales, factor)
         noise_key, prior_key = jax.random.split(key)
         half = jnp.linalg.cholesky(statistics.gram_inverse)
@@ -144,7 +147,7 @@ class FBS:
         return x @ parameters["beta_y"] + off[0], x @ parameters["beta_w"] + off[1], smoothed
 
 
-def _covariance(z: Array) -> tuple[Array, Array]:
+def covariance_of(z: Array) -> tuple[Array, Array]:
     """Σ and log|Σ| from two log standard deviations and an arctanh correlation."""
     spread, correlation = jnp.exp(z[:2]), jnp.tanh(z[2])
     off = correlation * spread[0] * spread[1]
@@ -159,7 +162,7 @@ def _trace_solve(sigma: Array, scatter: Array) -> Array:
     return form / determinant
 
 
-def _unpack(z: Array, size: int) -> tuple[Array, Array, Array]:
+def unpack_scales(z: Array, size: int) -> tuple[Array, Array, Array]:
     """The scales of β (2 × K), the partial correlations of Ω_β, and its Cholesky factor."""
     scales = jnp.exp(z[3 : 3 + 2 * size]).reshape(2, size)
     partial = jnp.tanh(z[3 + 2 * size :])

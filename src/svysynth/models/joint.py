@@ -18,17 +18,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from svysynth.models.base import Array, LinearStatistics, Model, Parameters
-from svysynth.models.fbp import FBP, _fit
-from svysynth.models.fbs import FBS, _covariance, _unpack
-from svysynth.models.numpyro import (
-    NumPyroModel,
-    WeightedRecords,
-    _constrained,
-    _log_jacobian,
-    _log_prob,
-    _sites,
-    _unflatten,
-)
+from svysynth.models.fbp import FBP, fit_coefficients
+from svysynth.models.fbs import FBS, covariance_of, unpack_scales
+from svysynth.models.numpyro import NumPyroModel, WeightedRecords
 from svysynth.models.whitening import Whitening
 
 
@@ -80,8 +72,8 @@ class JointFBS:
         """The coefficients are centred where weighted least squares and the prior's scales put them."""
         columns = statistics.gram.shape[0]
         z, log_jacobian = whitening(u[: len(whitening.center)])
-        covariance, _ = _covariance(z[:3])
-        scales, partial, factor = _unpack(z, columns)
+        covariance, _ = covariance_of(z[:3])
+        scales, partial, factor = unpack_scales(z, columns)
         root = solve_triangular(factor, jnp.eye(columns), lower=True) / scales[:, None, :]
         beta, log_slope = _regression(u[len(whitening.center) :], root, statistics)
         standardized = jnp.einsum("okl,ol->ok", root, beta)
@@ -104,12 +96,15 @@ class JointFBS:
         half_t = log(2) + lgamma((model.degrees + 1) / 2) - lgamma(model.degrees / 2)
         half_t -= 0.5 * log(model.degrees * pi) + log(model.scale)
         logs = jnp.concatenate([z[:2], jnp.log(scales).reshape(-1)])
-        shapes = np.concatenate([[model.correlation_shape], model._shapes(columns)])
+        shapes = np.concatenate([[model.correlation_shape], model.correlation_shapes(columns)])
         # ∫(1 − tanh²z)ᵇ dz = B(½, b)
         constants = sum(lgamma(b + 0.5) - lgamma(b) - 0.5 * log(pi) for b in shapes)
         correlations = jnp.concatenate([jnp.tanh(z[2:3]), partial])
         return (
-            model._half_t(logs).sum() + len(logs) * half_t + jnp.sum(shapes * jnp.log1p(-(correlations**2))) + constants
+            model.log_half_t(logs).sum()
+            + len(logs) * half_t
+            + jnp.sum(shapes * jnp.log1p(-(correlations**2)))
+            + constants
         )
 
 
@@ -142,7 +137,7 @@ class JointFBP:
         columns, variance = statistics.gram.shape[0], self.model.coefficient_variance
         z, log_jacobian = whitening(u[:3])
         kappa_y, variance_y, variance_pi = z[0], jnp.exp(2 * z[1]), jnp.exp(2 * z[2])
-        fit = _fit(kappa_y, variance_y, variance_pi, statistics)
+        fit = fit_coefficients(kappa_y, variance_y, variance_pi, statistics)
         noise = jnp.stack([variance_y * fit.values, variance_pi * fit.values])
         shrinkage = variance / (variance + noise)
         spread = jnp.sqrt(shrinkage * noise)
@@ -177,9 +172,6 @@ class JointNumPyro:
     def place(self, u: Array, whitening: Whitening, statistics: WeightedRecords) -> Placed:
         """The latent sites; their priors do not depend on the records, so one row is enough to find them."""
         z, log_jacobian = whitening(u)
-        x = statistics.x[:1]
-        values = _unflatten(self.model.function, z, x.shape[1])
-        sites = _sites(self.model.function, x, jnp.zeros((1, 2)), _constrained(values))
-        log_prior = sum((_log_prob(sites[name]) + _log_jacobian(sites[name], values[name]) for name in values), 0.0)
+        parameters, log_prior = self.model.latent(z, statistics.x[:1])
         log_factor = jnp.linalg.slogdet(whitening.factor)[1]
-        return Placed({name: sites[name]["value"] for name in values}, log_prior + log_jacobian + log_factor)
+        return Placed(parameters, log_prior + log_jacobian + log_factor)

@@ -104,11 +104,16 @@ class NumPyroModel:
         latent = [_log_prob(sites[name]) + _log_jacobian(sites[name], values[name]) for name in values]
         return sum(latent, statistics.alpha @ _log_prob(_observed(sites)))
 
+    def latent(self, z: Array, x: Array) -> tuple[Parameters, Array]:
+        """The latent sites on their own scales, and their log prior with the Jacobian of the constraints."""
+        values = _unflatten(self.function, z, x.shape[1])
+        sites = _sites(self.function, x, jnp.zeros((len(x), 2)), _constrained(values))
+        terms = [_log_prob(sites[name]) + _log_jacobian(sites[name], values[name]) for name in values]
+        return {name: sites[name]["value"] for name in values}, sum(terms, jnp.zeros(()))
+
     def complete(self, key: Array, z: Array, statistics: WeightedRecords) -> Parameters:
         """The latent sites on their own scales; nothing was integrated out, so nothing is drawn."""
-        values = _unflatten(self.function, z, statistics.x.shape[1])
-        sites = _sites(self.function, statistics.x, jnp.zeros((len(statistics.x), 2)), _constrained(values))
-        return {name: sites[name]["value"] for name in values}
+        return self.latent(z, statistics.x)[0]
 
     def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
         """The observed site's log probability, one term per record."""
