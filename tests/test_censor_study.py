@@ -8,7 +8,6 @@ import textwrap
 import time
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,11 +20,10 @@ from svysynth.interval import Interval, efficiency, peak_of, predicted_shrinkage
 from svysynth.models.base import make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.sampler import Fit
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 from svysynth.studies.methods import as_array, split_streams
 from svysynth.studies.repeated import Simulation
-from svysynth.synthesis import _synthesize_one, synthesize_surveys
+from svysynth.synthesis import synthesize_draws, synthesize_surveys
 from svysynth.tables import tabulate_all
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -90,10 +88,8 @@ def censored_tables(found, survey, corrected, streams):
     draws = [{name: value[number] for name, value in found.draws.items()} for number in range(DATASETS)]
     if corrected:
         draws = [correct(found.model, draw, found.interval, found.records, streams, PEAK) for draw in draws]
-    stacked = {name: jnp.stack([draw[name] for draw in draws]) for name in draws[0]}
-    fit = Fit(found.model, found.records, np.ones(len(found.records)), stacked, found.verdict)
     own = split_streams(streams, f"synthesis {found.model.name} {found.interval.low:.3f} {found.interval.high:.3f}")
-    surveys = tuple(_synthesize_one(fit, survey, survey.population_total, k, k, own) for k in range(DATASETS))
+    surveys = synthesize_draws(found.model, found.records, draws, survey, own)
     return as_array(make_synthetic(surveys, found.model.name, "full").tabulate_all(TABLES))
 
 

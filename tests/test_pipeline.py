@@ -7,7 +7,9 @@ import polars as pl
 import pytest
 
 from svysynth.cli import main
+from svysynth.interval import place_interval
 from svysynth.ledger import show
+from svysynth.spec import StandInSpec, load_spec
 
 SECRET = ("alpha", "bound", "seed", "r_hat", "calibration", "trial")
 
@@ -111,3 +113,66 @@ def test_what_cannot_be_released_leaves_nothing_behind(demo, tmp_path, capsys, o
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]
     assert show(demo / "ledger.sqlite") == before
+
+
+GLOBAL = """guarantee = "global"
+bounds = { outcome = [5000.0, 1000000.0], weight = [0.1, 500.0] }
+"""
+
+
+@pytest.fixture(scope="module")
+def censored_spec(demo):
+    text = (demo / "doctorates.toml").read_text().replace("datasets = 3\n", f"datasets = 3\n{GLOBAL}")
+    (demo / "global.toml").write_text(text.replace('"fbs"', '"fbp"'))
+    return demo / "global.toml"
+
+
+def test_a_release_with_the_global_guarantee_says_so_and_verifies(censored_spec, tmp_path, capsys):
+    assert run("release", censored_spec, "--out", tmp_path / "r") == 0
+    assert run("verify", tmp_path / "r") == 0
+    assert "for every data set" in capsys.readouterr().out
+    manifest = json.loads((tmp_path / "r/public/manifest.json").read_text())
+    guarantee = manifest["guarantee"]
+    low, high = guarantee["interval"]
+    assert (guarantee["kind"], guarantee["epsilon_blanked"], guarantee["epsilon_changed"]) == ("global", 10.8, 21.6)
+    assert 10.8 * (1 - 1e-9) < 3 * (high - low) <= 10.8
+    assert manifest["warning"] is None
+    assert manifest["privacy"]["public_constants"]["spread"] == 0.5
+    found = json.loads((tmp_path / "r/internal/diagnostics.json").read_text())
+    assert found["odds_of_another_part"] < 1e-6
+    tables = pl.read_csv(tmp_path / "r/public/tables.csv")
+    total = tables.filter((pl.col("field") == "All") & (pl.col("gender") == "All"))
+    assert total["estimate"][0] == pytest.approx(125_199)
+    assert total["estimate"][1] == pytest.approx(108_710, rel=0.1)
+
+
+def test_the_interval_does_not_depend_on_the_confidential_data(censored_spec):
+    """It is a function of the spec alone: the same before any file is read."""
+    spec = load_spec(censored_spec)
+    assert place_interval(10.8, 3, spec.standin) == place_interval(10.8, 3, StandInSpec(**spec.standin.model_dump()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("weight = [0.1, 500.0]", "weight = [0.0, 500.0]", "privacy.bounds.weight"),
+        ("outcome = [5000.0", "outcome = [0.0", "privacy.bounds.outcome"),
+        ("bounds = {", "# bounds = {", "privacy.bounds"),
+        ("[standin]", "[[tables]]\nby = ['field']\n# [standin]", "standin"),
+        ("population_total = 125199", "# ", "survey.population_total"),
+    ],
+)
+def test_the_global_guarantee_needs_its_public_constants(censored_spec, tmp_path, capsys, old, new, message):
+    folder = censored_spec.parent
+    text = censored_spec.read_text().replace('"doctorates.csv"', f'"{folder}/doctorates.csv"')
+    text = text.replace("datasets = 3", f'datasets = 3\nledger = "{folder}/ledger.sqlite"')
+    assert old in text
+    before = show(folder / "ledger.sqlite")
+    changed = text.replace(old, new)
+    if "# [standin]" in new:
+        changed = changed[: changed.index("# [standin]")]
+    (tmp_path / "s.toml").write_text(changed)
+    capsys.readouterr()
+    assert run("release", tmp_path / "s.toml", "--out", tmp_path / "out") == 1
+    assert message in capsys.readouterr().err
+    assert show(folder / "ledger.sqlite") == before

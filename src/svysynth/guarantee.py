@@ -27,6 +27,8 @@ class Guarantee(BaseModel):
     """ε for them being changed."""
     largest_bound: float | None
     """Δ = ε/(2m), the target that each record's weighted bound was held to; None where there are no bounds."""
+    interval: tuple[float, float] | None = None
+    """The public interval that each record's log density was clipped to; None where nothing is clipped."""
     datasets: int
     """How many draws, and so synthetic files, the ε covers; 0 for tables alone."""
     confidential: tuple[str, ...]
@@ -56,10 +58,11 @@ class Guarantee(BaseModel):
             f"{self.epsilon_changed:g} if they are changed"
         )
         if self.kind == "global":
+            exact = ", for exact draws from the model; the sampler's are approximate" if self.sampler else ""
             return (
                 f"Whatever any one respondent had answered, the probability of seeing {what} as they are would be the "
                 f"same up to a factor of exp(ε): {small}.",
-                f"This holds for every data set and whatever else is known. {given}",
+                f"This holds for every data set and whatever else is known{exact}. {given}",
             )
         return (
             f"What {what} show depends only little on the {secret} of any one respondent: {small}, where exp(ε) bounds "
@@ -93,6 +96,33 @@ def asymptotic(
         units="weights scaled to mean 1",
         sampler="Hamiltonian Monte Carlo (approximate)",
         draws=draws,
+    )
+
+
+def censored(
+    mechanism: str,
+    epsilon: float,
+    datasets: int,
+    interval: tuple[float, float],
+    *,
+    confidential: tuple[str, ...],
+    public: tuple[str, ...],
+    transform: str,
+) -> Guarantee:
+    """Clipped log densities: ε = m(high − low) for a respondent blanked out, and twice that for one changed."""
+    return Guarantee(
+        kind="global",
+        mechanism=mechanism,
+        epsilon_blanked=epsilon,
+        epsilon_changed=2 * epsilon,
+        largest_bound=None,
+        interval=interval,
+        datasets=datasets,
+        confidential=confidential,
+        public=public,
+        transform=transform,
+        units="clamped to public bounds, weights scaled by the public population total",
+        sampler="Hamiltonian Monte Carlo (approximate)",
     )
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import polars as pl
 
 from svysynth.calibration import Calibration
+from svysynth.censor import CensoredFit
 from svysynth.combine import Synthetic
+from svysynth.diagnostics import Verdict
 from svysynth.files import write_frame
 from svysynth.release import Release
 from svysynth.report.internal import internal_page
@@ -25,6 +27,7 @@ def write_internal(
     synthetic: Synthetic,
     direct: pl.DataFrame,
     calibration: Calibration | None,
+    censored: CensoredFit | None = None,
 ) -> None:
     """Fill an empty folder with what the disclosure review needs."""
     privacy = release.spec.privacy
@@ -41,6 +44,9 @@ def write_internal(
     )
     if calibration is not None:
         _write_calibration(folder, calibration)
+    if censored is not None:
+        figures = _figures(censored.verdict) | {"odds_of_another_part": censored.odds}
+        _write_json(folder / "diagnostics.json", figures)
     page = internal_page(release, survey, synthetic, direct, calibration)
     (folder / "report.html").write_text(page, encoding="utf-8")
     for path in folder.iterdir():
@@ -48,15 +54,10 @@ def write_internal(
 
 
 def _write_calibration(folder: Path, calibration: Calibration) -> None:
-    verdict = calibration.fit.verdict
     _write_json(
         folder / "diagnostics.json",
-        {
-            "r_hat": verdict.rhat,
-            "ess_bulk": verdict.ess_bulk,
-            "ess_tail": verdict.ess_tail,
-            "divergences": verdict.divergences,
-            "e_bfmi": verdict.ebfmi,
+        _figures(calibration.fit.verdict)
+        | {
             "target": calibration.target,
             "largest_bound": calibration.largest_bound,
             "unweighted_largest_bound": float(np.max(calibration.bounds)),
@@ -70,6 +71,16 @@ def _write_calibration(folder: Path, calibration: Calibration) -> None:
     write_frame(pl.DataFrame(bounds), folder / "records.parquet")
     trials: Sequence[tuple[float, float]] = [(trial.constant, trial.largest_bound) for trial in calibration.trials]
     write_frame(pl.DataFrame(trials, schema=["constant", "largest_bound"], orient="row"), folder / "calibration.csv")
+
+
+def _figures(verdict: Verdict) -> dict[str, float]:
+    return {
+        "r_hat": verdict.rhat,
+        "ess_bulk": verdict.ess_bulk,
+        "ess_tail": verdict.ess_tail,
+        "divergences": verdict.divergences,
+        "e_bfmi": verdict.ebfmi,
+    }
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

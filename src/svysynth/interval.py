@@ -20,6 +20,8 @@ from math import exp, expm1, inf, log, nextafter, pi, sinh
 
 from scipy.optimize import brentq, minimize_scalar
 
+from svysynth.spec import StandInSpec
+
 LEAST_RATE, MOST_RATE = 0.05, 20.0
 """Between these s is looked for; a draw that asks for more or less has been moved by its prior or by chance."""
 GUESS_ERROR = 0.5
@@ -69,6 +71,12 @@ class Interval:
 def peak_of(spread: float, weight_spread: float, correlation: float = 0.0) -> float:
     """The largest log density of a bivariate normal with these standard deviations and correlation."""
     return -log(2 * pi * spread * weight_spread) - 0.5 * log(1 - correlation**2)
+
+
+def place_interval(epsilon: float, datasets: int, constants: StandInSpec) -> tuple[Interval, float]:
+    """The interval of a budget where public constants say that it is best, and the peak they imply."""
+    peak = peak_of(constants.spread, constants.weight_spread, constants.correlation)
+    return Interval.around(epsilon, datasets, peak), peak
 
 
 def shrinkage(peak: float, interval: Interval) -> float:

@@ -21,6 +21,7 @@ from svysynth.spec import (
     ModelSpec,
     Scheme,
     Spec,
+    StandInSpec,
     SurveySpec,
     TableSpec,
     Transform,
@@ -55,9 +56,13 @@ class PrivacyFacts(_Part):
     mechanism: Literal["fbs", "fbp", "laplace"]
     epsilon: float
     datasets: int
+    guarantee: Literal["asymptotic", "global"]
     scheme: Scheme | None
     draws: int | None
     bounds: BoundsSpec | None
+    public_constants: StandInSpec | None
+    """The public constants that place the interval of the guarantee `global`."""
+    correction: bool | None
 
 
 class Rounding(_Part):
@@ -132,9 +137,12 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             mechanism=privacy.mechanism,
             epsilon=privacy.epsilon,
             datasets=len(release.microdata),
-            scheme=privacy.scheme if sampled else None,
-            draws=privacy.draws if sampled else None,
+            guarantee="asymptotic" if release.guarantee.kind == "asymptotic" else "global",
+            scheme=privacy.scheme if sampled and not privacy.censored else None,
+            draws=privacy.draws if sampled and not privacy.censored else None,
             bounds=privacy.bounds,
+            public_constants=spec.standin if privacy.censored else None,
+            correction=privacy.correction if privacy.censored else None,
         ),
         survey=SurveyFacts(
             outcome=spec.survey.outcome,

@@ -20,11 +20,14 @@ import polars as pl
 
 from svysynth.additive import additive_tables, check_additive
 from svysynth.calibration import Calibration, calibrate_records
+from svysynth.censor import CensoredFit, censored_records, fit_censored, trusted_censored
 from svysynth.combine import Synthetic, make_synthetic
+from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.errors import SurveyError, is_plain
-from svysynth.guarantee import Guarantee, additive, asymptotic
+from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.internal import write_internal
+from svysynth.interval import place_interval
 from svysynth.ledger import Charge, charge, millionths, show
 from svysynth.models.base import Model, make_records
 from svysynth.models.fbp import FBP
@@ -34,7 +37,7 @@ from svysynth.release import TABLE_DIGITS, Release, microdata, round_microdata, 
 from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec
 from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_file
-from svysynth.synthesis import synthesize_surveys
+from svysynth.synthesis import synthesize_draws, synthesize_surveys
 from svysynth.tables import tabulate_all
 
 Progress = Callable[[str], None]
@@ -83,59 +86,130 @@ def release(spec: Spec, folder: Path, streams: Streams, progress: Progress = lam
     progress("reading the survey")
     survey = survey_from_file(spec.survey)
     direct = _rehearse(survey, spec, privacy)
-    roles = {"confidential": (survey.outcome, survey.design.weight), "public": _published_columns(survey)}
-    calibration = None
     if privacy.mechanism == "laplace":
-        guarantee = additive(privacy.epsilon, **roles)
-        assert privacy.bounds is not None
-        check_additive(survey, spec.requested_tables, privacy.epsilon, privacy.bounds, spec.estimation)
-        paid = _charge(privacy, budget, folder, guarantee, progress)
-        noisy = additive_tables(
-            survey, spec.requested_tables, privacy.epsilon, privacy.bounds, estimation=spec.estimation
-        )
-        synthetic, tables, notes = Synthetic(()), noisy.tables, (noisy.budget, *noisy.notes)
+        make = _noisy_tables
+    elif survey.population_total is None:
+        remedy = "declare the published figure that released weights are scaled to"
+        raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
     else:
-        if survey.population_total is None:
-            remedy = "declare the published figure that released weights are scaled to"
-            raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
-        found = calibrate(
-            make_model(privacy, spec.model),
-            survey,
-            privacy.epsilon,
-            privacy.datasets,
-            formula=spec.model.formula,
-            scheme=privacy.scheme,
-            draws=privacy.draws,
-            streams=streams,
-            progress=progress,
-        )
-        calibration = found.calibration
-        guarantee = asymptotic(
-            privacy.mechanism,
-            privacy.epsilon,
-            privacy.datasets,
-            transform=survey.transform,
-            draws=privacy.draws,
-            **roles,
-        )
-        paid = _charge(privacy, budget, folder, guarantee, progress)
-        synthetic = round_microdata(found.synthesize())
-        progress("making tables")
-        tables, notes = synthetic.tabulate_all(spec.requested_tables, spec.estimation), ()
+        make = _censored_surveys if privacy.censored else _pseudo_posterior_surveys
+
+    def pay(guarantee: Guarantee) -> Charge:
+        progress("charging the ledger")
+        return _charge(privacy, budget, folder, guarantee)
+
+    made = make(survey, spec, privacy, streams, pay, progress)
     finished = Release(
-        paid,
-        guarantee,
+        made.paid,
+        made.guarantee,
         spec,
         {column: survey.levels(column) for column in survey.public},
         len(survey),
-        rounded(tables, TABLE_DIGITS),
-        tuple(microdata(one) for one in synthetic.surveys),
-        notes,
+        rounded(made.tables, TABLE_DIGITS),
+        tuple(microdata(one) for one in made.synthetic.surveys),
+        made.notes,
         seeded=not streams.fresh,
     )
     progress("writing")
-    _write(folder, finished, survey, synthetic, direct, calibration)
+    _write(folder, finished, survey, made, direct)
     return finished
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """What a mechanism made, after it was paid for."""
+
+    guarantee: Guarantee
+    paid: Charge
+    synthetic: Synthetic
+    tables: pl.DataFrame
+    notes: tuple[str, ...] = ()
+    calibration: Calibration | None = None
+    censored: CensoredFit | None = None
+
+
+Pay = Callable[[Guarantee], Charge]
+
+
+def _noisy_tables(
+    survey: Survey, spec: Spec, privacy: PrivacySpec, streams: Streams, pay: Pay, progress: Progress
+) -> _Made:
+    """Additive noise with public bounds."""
+    assert privacy.bounds is not None
+    tables, estimation = spec.requested_tables, spec.estimation
+    check_additive(survey, tables, privacy.epsilon, privacy.bounds, estimation)
+    guarantee = additive(privacy.epsilon, **_roles(survey))
+    paid = pay(guarantee)
+    noisy = additive_tables(survey, tables, privacy.epsilon, privacy.bounds, estimation=estimation)
+    return _Made(guarantee, paid, Synthetic(()), noisy.tables, (noisy.budget, *noisy.notes))
+
+
+def _pseudo_posterior_surveys(
+    survey: Survey, spec: Spec, privacy: PrivacySpec, streams: Streams, pay: Pay, progress: Progress
+) -> _Made:
+    """The paper's mechanism: records weighted down until ε holds, asymptotically."""
+    found = calibrate(
+        make_model(privacy, spec.model),
+        survey,
+        privacy.epsilon,
+        privacy.datasets,
+        formula=spec.model.formula,
+        scheme=privacy.scheme,
+        draws=privacy.draws,
+        streams=streams,
+        progress=progress,
+    )
+    guarantee = asymptotic(
+        privacy.mechanism,
+        privacy.epsilon,
+        privacy.datasets,
+        transform=survey.transform,
+        draws=privacy.draws,
+        **_roles(survey),
+    )
+    paid = pay(guarantee)
+    synthetic = round_microdata(found.synthesize())
+    progress("making tables")
+    tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
+    return _Made(guarantee, paid, synthetic, tables, calibration=found.calibration)
+
+
+def _censored_surveys(
+    survey: Survey, spec: Spec, privacy: PrivacySpec, streams: Streams, pay: Pay, progress: Progress
+) -> _Made:
+    """Log densities clipped to a public interval: ε holds for every data set (docs/privacy.md)."""
+    assert privacy.bounds is not None
+    assert spec.standin is not None
+    model = make_model(privacy, spec.model)
+    interval, peak = place_interval(privacy.epsilon, privacy.datasets, spec.standin)
+    records = censored_records(survey, privacy.bounds, spec.model.formula)
+    progress("drawing from the censored posterior")
+    found = trusted_censored(fit_censored(model, records, interval, privacy.datasets, streams))
+    limits = (interval.low, interval.high)
+    guarantee = censored(
+        privacy.mechanism,
+        privacy.epsilon,
+        privacy.datasets,
+        limits,
+        transform=survey.transform,
+        **_roles(survey),
+    )
+    paid = pay(guarantee)
+    draws = [{name: value[number] for name, value in found.draws.items()} for number in range(privacy.datasets)]
+    if privacy.correction:
+        progress("undoing what clipping does")
+        draws = [correct(model, draw, interval, records, streams, peak) for draw in draws]
+    surveys = synthesize_draws(model, records, draws, survey, streams)
+    synthetic = round_microdata(make_synthetic(surveys, privacy.mechanism, spec.model.smoothing))
+    progress("making tables")
+    tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
+    corrected = "undone in the draws" if privacy.correction else "left in the draws"
+    notes = (f"What clipping does to the fitted spread is {corrected}; that costs no privacy.",)
+    return _Made(guarantee, paid, synthetic, tables, notes, censored=found)
+
+
+def _roles(survey: Survey) -> dict[str, tuple[str, ...]]:
+    return {"confidential": (survey.outcome, survey.design.weight), "public": _published_columns(survey)}
 
 
 def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
@@ -189,8 +263,7 @@ def _rehearse(survey: Survey, spec: Spec, privacy: PrivacySpec) -> pl.DataFrame:
     return direct
 
 
-def _charge(privacy: PrivacySpec, budget: str, folder: Path, guarantee: Guarantee, progress: Progress) -> Charge:
-    progress("charging the ledger")
+def _charge(privacy: PrivacySpec, budget: str, folder: Path, guarantee: Guarantee) -> Charge:
     purpose = folder.name if is_plain(folder.name) and folder.name.strip() else "release"
     return charge(privacy.ledger, budget, privacy.epsilon, purpose[:200].strip(), guarantee.kind)
 
@@ -205,14 +278,7 @@ def make_model(privacy: PrivacySpec, model: ModelSpec) -> Model:
     return FBS() if privacy.mechanism == "fbs" else FBP(smoothing=model.smoothing)
 
 
-def _write(
-    folder: Path,
-    finished: Release,
-    survey: Survey,
-    synthetic: Synthetic,
-    direct: pl.DataFrame,
-    calibration: Calibration | None,
-) -> None:
+def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame) -> None:
     """Build both folders beside the target, then give them its name in one step."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +287,7 @@ def _write(
             public.mkdir()
             internal.mkdir(mode=0o700)
             publish(finished, public)
-            write_internal(internal, finished, survey, synthetic, direct, calibration)
+            write_internal(internal, finished, survey, made.synthetic, direct, made.calibration, made.censored)
             anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
             anchor.chmod(0o644)
             _settle(building)

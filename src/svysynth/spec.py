@@ -111,6 +111,8 @@ class PrivacySpec(_Section):
     datasets: Annotated[int, Field(ge=1, le=1000)] = 3
     scheme: Scheme = "inverse"
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
+    guarantee: Literal["asymptotic", "global"] = "asymptotic"
+    correction: bool = True
     bounds: BoundsSpec | None = None
     budget: Name | None = None
     ledger: Annotated[Path, Field(strict=False)] = Path("ledger.sqlite")
@@ -119,7 +121,14 @@ class PrivacySpec(_Section):
     def _noise_has_bounds(self) -> Self:
         if self.mechanism == "laplace" and self.bounds is None:
             raise _clash("'privacy.bounds' is required for the mechanism 'laplace'")
+        if self.censored and self.bounds is None:
+            raise _clash("'privacy.bounds' is required for the guarantee 'global'")
         return self
+
+    @property
+    def censored(self) -> bool:
+        """Whether synthetic data are to be private at every sample size."""
+        return self.mechanism in ("fbs", "fbp") and self.guarantee == "global"
 
     @model_validator(mode="after")
     def _draws_can_be_far_apart(self) -> Self:
@@ -209,6 +218,12 @@ class Spec(_Section):
     estimation: EstimationSpec = EstimationSpec()
     standin: StandInSpec | None = None
     tables: Annotated[tuple[TableSpec, ...], Field(max_length=MOST_TABLES, strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _the_interval_has_a_place(self) -> Self:
+        if self.privacy is not None and self.privacy.censored and self.standin is None:
+            raise _clash("'standin' is required for the guarantee 'global': its public constants place the interval")
+        return self
 
     @model_validator(mode="after")
     def _synthetic_columns_do_not_clash(self) -> Self:

@@ -6,6 +6,7 @@ are fresh, so that a record's place says nothing. Weights are scaled to the decl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -16,7 +17,7 @@ import polars as pl
 from svysynth.design import Design
 from svysynth.errors import SurveyError
 from svysynth.groups import Integers
-from svysynth.models.base import Array, Model, Parameters
+from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.sampler import Fit
 from svysynth.spec import DRAWS_APART
 from svysynth.streams import Streams
@@ -40,21 +41,26 @@ def choose_draws(fit: Fit, datasets: int) -> Integers:
 
 def synthesize_surveys(fit: Fit, survey: Survey, datasets: int, streams: Streams) -> tuple[Survey, ...]:
     """m synthetic surveys from m independent draws."""
+    draws = [{name: value[draw] for name, value in fit.draws.items()} for draw in choose_draws(fit, datasets)]
+    return synthesize_draws(fit.model, fit.records, draws, survey, streams)
+
+
+def synthesize_draws(
+    model: Model, records: Records, draws: Sequence[Parameters], survey: Survey, streams: Streams
+) -> tuple[Survey, ...]:
+    """A synthetic survey from each draw."""
     if survey.population_total is None:
         remedy = "declare the published figure that released weights are scaled to"
         raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
-    total = survey.population_total
-    return tuple(
-        _synthesize_one(fit, survey, total, int(draw), number, streams)
-        for number, draw in enumerate(choose_draws(fit, datasets))
-    )
+    total, x = survey.population_total, jnp.asarray(records.x[records.cell])
+    return tuple(_synthesize_one(model, draw, x, survey, total, number, streams) for number, draw in enumerate(draws))
 
 
-def _synthesize_one(fit: Fit, survey: Survey, total: float, draw: int, number: int, streams: Streams) -> Survey:
-    parameters = {name: value[draw] for name, value in fit.draws.items()}
+def _synthesize_one(
+    model: Model, draw: Parameters, x: Array, survey: Survey, total: float, number: int, streams: Streams
+) -> Survey:
     key = jax.random.wrap_key_data(jnp.asarray(streams.key_data("synthesis", number)))
-    x = fit.records.x[fit.records.cell]
-    t, v, smoothed = (np.asarray(column) for column in _draw_records(fit.model, key, parameters, x))
+    t, v, smoothed = (np.asarray(column) for column in _draw_records(model, key, draw, x))
     public = list(dict.fromkeys([*survey.public, *([survey.design.strata] if survey.design.strata else [])]))
     frame = survey.frame.select(public).with_columns(
         pl.Series(survey.outcome, np.exp(t) if survey.transform == "log" else t),

@@ -23,7 +23,8 @@ from svysynth.errors import SurveyError
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import READER_ERRORS
 from svysynth.formats.csv import as_written
-from svysynth.guarantee import Guarantee, additive, asymptotic
+from svysynth.guarantee import Guarantee, additive, asymptotic, censored
+from svysynth.interval import place_interval
 from svysynth.ledger import entries, millionths, verify
 from svysynth.manifest import Manifest, Rounding
 from svysynth.publish import MANIFEST, SUMS, checksums, sums_text
@@ -119,6 +120,19 @@ def _promise(manifest: Manifest) -> Guarantee:
     public = tuple(dict.fromkeys([*survey.public, *([survey.strata] if survey.strata else [])]))
     if privacy.mechanism == "laplace":
         return additive(privacy.epsilon, confidential=confidential, public=public)
+    if privacy.guarantee == "global":
+        if privacy.public_constants is None or privacy.bounds is None:
+            raise _wrong("has a manifest without the public constants of its guarantee")
+        interval, _ = place_interval(privacy.epsilon, privacy.datasets, privacy.public_constants)
+        return censored(
+            privacy.mechanism,
+            privacy.epsilon,
+            privacy.datasets,
+            (interval.low, interval.high),
+            confidential=confidential,
+            public=public,
+            transform=survey.transform,
+        )
     return asymptotic(
         privacy.mechanism,
         privacy.epsilon,
