@@ -880,6 +880,7 @@ def nursery(ready_path):
     """
     import matplotlib.backends.backend_svg  # noqa: F401  a child would import it anew
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests are run under
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
