@@ -192,7 +192,7 @@ def release(
 
     Fits the model, weights down risky records until ε holds, charges the population's budget, draws the synthetic
     surveys and makes the tables from them. DIR/public can go out; DIR/internal says how it went and must never leave
-    the house. With `mechanism = "laplace"` the release is tables with additive noise. docs/method.md says what each
+    the house. With `mechanism = "laplace"` the release is tables with additive noise. docs/privacy.md says what each
     guarantee means.
 
     Example: `svysynth release doctorates.toml --out release`
