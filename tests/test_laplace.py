@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 import svysynth
 from svysynth import EstimationSpec, Streams, SurveyError, TableSpec, tabulate_all
-from svysynth.laplace import LABEL, laplace_tables, split_budget
+from svysynth.laplace import LABEL, laplace_tables, split_evenly
 from svysynth.replicates import make_replicates
 from svysynth.studies.simulation import draw_sample, make_population
 
@@ -62,7 +62,7 @@ def sparse():
 )
 @pytest.mark.parametrize("replicates", [2, 10, 25])
 def test_the_budget_is_spent_over_every_use(tables, uses, replicates):
-    budget = split_budget(tables, 8.0, replicates)
+    budget = split_evenly(tables, 8.0, replicates)
     assert budget.uses == uses
     assert budget.point == pytest.approx(8 / uses, rel=1e-15)
     assert budget.replicate == pytest.approx(8 / uses / replicates, rel=1e-15)
@@ -72,9 +72,9 @@ def test_the_budget_is_spent_over_every_use(tables, uses, replicates):
 
 def test_the_paper_s_split():
     """Sixteen uses: ε = 8 leaves 0.5 for a point and 0.05 for each of 10 replicates."""
-    budget = split_budget([PAPER], 8.0)
+    budget = split_evenly([PAPER], 8.0)
     assert (budget.uses, budget.point, budget.replicate) == (16, 0.5, 0.05)
-    assert split_budget([PAPER], 10.8).replicate == pytest.approx(10.8 / 160, rel=1e-15)
+    assert split_evenly([PAPER], 10.8).replicate == pytest.approx(10.8 / 160, rel=1e-15)
 
 
 def test_scales_are_sensitivity_over_budget(doctorate_survey):

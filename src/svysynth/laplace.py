@@ -100,10 +100,10 @@ class LaplaceTables:
         return self.tables.with_columns(pl.lit(f"Laplace noise, {LABEL}").alias("source"))
 
 
-def split_budget(tables: Sequence[TableSpec], epsilon: float, replicates: int = 10) -> LaplaceBudget:
+def split_evenly(tables: Sequence[TableSpec], epsilon: float, replicates: int = 10) -> LaplaceBudget:
     """A record is in one cell of each of a table's 2^k levels, once for points and once for variances.
 
-    >>> split_budget([TableSpec(by=("field", "gender"), statistics=("count", "mean"))], 8.0)
+    >>> split_evenly([TableSpec(by=("field", "gender"), statistics=("count", "mean"))], 8.0)
     LaplaceBudget(epsilon=8.0, uses=16, replicates=10)
     """
     return LaplaceBudget(epsilon, 2 * sum(len(table.statistics) * 2 ** len(table.by) for table in tables), replicates)
@@ -123,7 +123,7 @@ def laplace_tables(
     direct = tabulate_all(survey, tables, estimation)
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     cells = _Cells.of(survey, columns, replicates, streams)
-    budget = split_budget(tables, epsilon, replicates)
+    budget = split_evenly(tables, epsilon, replicates)
     df = min(survey.index.degrees_of_freedom, replicates - 1)
     frames: list[pl.DataFrame] = []
     noise: list[LevelNoise] = []

@@ -8,7 +8,6 @@ random numbers, and the number of attempts is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -16,14 +15,14 @@ import numpy as np
 import polars as pl
 
 from svysynth.calibration import Calibration, Unweighted, calibrate_records, fit_unweighted
-from svysynth.combine import Synthetic, combine
+from svysynth.combine import combine, make_synthetic
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.laplace import laplace_tables
 from svysynth.models.base import Model, Records, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.spec import EstimationSpec, TableSpec
+from svysynth.spec import EstimationSpec, Smoothing, TableSpec
 from svysynth.streams import Streams
 from svysynth.survey import Survey
 from svysynth.synthesis import synthesize_surveys
@@ -154,9 +153,10 @@ def tabulate_methods(
     table = TableSpec(by=survey.public)
     estimation = EstimationSpec()
     found = {Scenario("sample"): tabulate_all(survey, [table], estimation)}
-    for (_, bound), one in fitted.items():
-        for method, surveys in one.surveys.items():
-            singles = [_synthetic(method, [synthetic]).tabulate_all([table], estimation) for synthetic in surveys]
+    for (name, bound), found_fit in fitted.items():
+        for method, surveys in found_fit.surveys.items():
+            smoothing: Smoothing = "paper" if method == "fbp" else "full"
+            singles = [make_synthetic((one,), name, smoothing).tabulate_all([table], estimation) for one in surveys]
             for m in plan.datasets:
                 found[Scenario(method, bound, m)] = combine(singles[:m], estimation)
     for number, scenario in enumerate(s for s in plan.scenarios if s.method == "laplace" and s.epsilon):
@@ -164,12 +164,6 @@ def tabulate_methods(
         epsilon = scenario.epsilon or 0.0
         found[scenario] = laplace_tables(survey, [table], epsilon, noise, estimation=estimation).tables
     return found
-
-
-def _synthetic(method: Method, surveys: Sequence[Survey]) -> Synthetic:
-    if method == "fbs":
-        return Synthetic(tuple(surveys))
-    return Synthetic(tuple(surveys), "population", strata_in_variance=method == "fbp-full")
 
 
 def as_array(table: pl.DataFrame) -> Floats:
