@@ -1,6 +1,8 @@
 """Readers and writers: what goes out comes back, value labels included, and a file appears whole or not at all."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -140,3 +142,50 @@ def test_where_and_what_cannot_be_written_says_so(tmp_path, target):
 
 def test_the_same_code_has_one_text():
     assert {code_text(code) for code in (1, 1.0, "1", " 1 ")} == {"1"}
+
+
+HIDING = """
+import random, signal, sys, threading, time, os
+from pathlib import Path
+from svysynth.files import in_hiding
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+parent, moments, stopped, late = Path(sys.argv[1]), random.Random(1), [], []
+
+def hide():
+    in_hiding(parent, lambda folder: (folder / "half").write_text("written"))
+
+start = time.perf_counter()
+for _ in range(100):
+    hide()
+usual = (time.perf_counter() - start) / 100
+armed, over = threading.Event(), threading.Event()
+
+def shoot():
+    for moment in range(1500):
+        armed.wait()
+        armed.clear()
+        time.sleep(moments.random() * usual)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+# the signal may be received by this thread, as by those of the libraries in a release
+threading.Thread(target=shoot, daemon=True).start()
+for turn in range(1500):
+    try:
+        armed.set()
+        hide()
+        late.append(turn)
+        time.sleep(5)
+    except SystemExit as error:
+        stopped.append(error)
+print(len(stopped), len(late), len(list(parent.iterdir())))
+"""
+
+
+def test_a_signal_at_any_moment_leaves_no_hidden_folder(tmp_path):
+    command = [sys.executable, "-c", HIDING, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    stopped, late, left = map(int, said.split())
+    assert stopped == 1500
+    assert late < 1500  # so it often came in the middle
+    assert left == 0

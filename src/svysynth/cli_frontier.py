@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -17,7 +15,7 @@ from rich.text import Text
 
 from svysynth.cli_study import keep_compiled_programs
 from svysynth.errors import SurveyError
-from svysynth.files import write_frame
+from svysynth.files import in_hiding, write_frame
 from svysynth.spec import Mechanism, Spec, load_spec
 from svysynth.streams import Streams
 from svysynth.survey import survey_from_file
@@ -89,21 +87,18 @@ def _run(
 def _write(out: Path, found: pl.DataFrame, summary: pl.DataFrame, note: str) -> None:
     from svysynth.report.frontier import draw_frontier, draw_ratios
 
-    try:
-        building = Path(tempfile.mkdtemp(prefix=".svysynth-", dir=out.parent))
-    except OSError:
-        raise SurveyError("file", f"folder '{out.name}'", "cannot be made", "choose another with --out") from None
-    try:
+    def build(building: Path) -> None:
         write_frame(found, building / "cells.csv")
         write_frame(summary, building / "summary.csv")
         for ending in ("svg", "png"):
             draw_frontier(summary, building / f"frontier.{ending}", note)
             draw_ratios(found, building / f"ratios.{ending}", note)
         building.rename(out)
+
+    try:
+        in_hiding(out.parent, build)
     except OSError:
-        raise SurveyError("file", f"folder '{out.name}'", "cannot be written", "check the free space") from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        raise SurveyError("file", f"folder '{out.name}'", "cannot be written", "choose another with --out") from None
 
 
 def _render(summary: pl.DataFrame) -> Table:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import shutil
+import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -115,6 +120,47 @@ def appearing(path: Path, mode: int = 0o600) -> Iterator[Path]:
         raise file_error(path, "cannot be written", "check the free space and the permissions there") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def in_hiding(parent: Path, work: Callable[[Path], None]) -> None:
+    """Let `work` fill a new folder that only its owner can enter; what it has not renamed is gone in the end.
+
+    A signal, which may come between any two steps, leaves nothing behind: the folder is named before it is made, and
+    what comes while it is cleared away waits. (With a context manager there would be a moment at either end in which
+    neither the block nor the manager is in charge.)
+    """
+    folder, signals = parent / f".svysynth-{secrets.token_hex(8)}", _Signals()
+    try:
+        try:
+            folder.mkdir(mode=0o700)
+            work(folder)
+        finally:
+            signals.hold()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        signals.let_go()
+
+
+class _Signals:
+    """Holds back those signals that end the program; other threads may receive them, so a mask would not do."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Any] = {}
+        self.held: list[int] = []
+
+    def hold(self) -> None:
+        if threading.current_thread() is not threading.main_thread():  # where signals interrupt nothing
+            return
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if (handler := signal.getsignal(number)) is not None:
+                self.handlers[number] = handler
+                signal.signal(number, lambda number, _: self.held.append(number))
+
+    def let_go(self) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        for number in self.held:
+            signal.raise_signal(number)
 
 
 def refuse_overwriting(target: Path, *sources: Path) -> None:

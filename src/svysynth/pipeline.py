@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from svysynth.combine import Synthetic, make_synthetic
 from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.errors import SurveyError, is_plain
+from svysynth.files import in_hiding
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
@@ -240,8 +238,7 @@ def _refuse_folder(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             folder.lstat()
             raise _exists(folder)
-        with _hidden(next(parent for parent in folder.absolute().parents if parent.exists())):
-            pass
+        in_hiding(next(parent for parent in folder.absolute().parents if parent.exists()), lambda _: None)
     except (OSError, ValueError):
         raise SurveyError("file", f"folder '{folder.name}'", "cannot be made", "choose another with --out") from None
 
@@ -280,40 +277,26 @@ def make_model(privacy: PrivacySpec, model: ModelSpec) -> Model:
 
 def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame) -> None:
     """Build both folders beside the target, then give them its name in one step."""
+
+    def build(building: Path) -> None:
+        public, internal, anchor = (building / name for name in ("public", "internal", "anchor.json"))
+        public.mkdir()
+        internal.mkdir(mode=0o700)
+        publish(finished, public)
+        write_internal(internal, finished, survey, made.synthetic, direct, made.calibration, made.censored)
+        anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
+        anchor.chmod(0o644)
+        _settle(building)
+        building.chmod(0o755)
+        building.rename(folder)
+
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _hidden(folder.parent) as building:
-            public, internal, anchor = (building / name for name in ("public", "internal", "anchor.json"))
-            public.mkdir()
-            internal.mkdir(mode=0o700)
-            publish(finished, public)
-            write_internal(internal, finished, survey, made.synthetic, direct, made.calibration, made.censored)
-            anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
-            anchor.chmod(0o644)
-            _settle(building)
-            building.chmod(0o755)
-            building.rename(folder)
+        in_hiding(folder.parent, build)
     except OSError:
         if folder.is_dir():  # another process was faster
             raise _exists(folder) from None
         raise SurveyError("file", f"folder '{folder.name}'", "cannot be written", "check the free space") from None
-
-
-@contextlib.contextmanager
-def _hidden(parent: Path) -> Iterator[Path]:
-    """A folder that only its owner can enter, gone when the block ends, whatever ends it.
-
-    It is named before it is made, and a signal that comes while it is cleared away waits: neither leaves it behind.
-    """
-    folder = parent / f".svysynth-{secrets.token_hex(8)}"
-    allowed = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        folder.mkdir(mode=0o700)
-        yield folder
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        signal.pthread_sigmask(signal.SIG_SETMASK, allowed)
 
 
 def _settle(folder: Path) -> None:
