@@ -18,7 +18,7 @@ help:
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svysynth needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[files,numpyro,opendp,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[files,numpyro,opendp,dask,dev]'
 	@touch $(READY)
 
 demo: $(READY)
@@ -38,6 +38,7 @@ study: $(READY)
 bench: $(READY)
 	$(BIN)/python bench/tables.py --out docs/benchmarks.md
 	$(BIN)/python bench/release.py --out docs/benchmarks-release.md
+	$(BIN)/python bench/large.py --out docs/benchmarks-large.md
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -7,7 +7,15 @@ import pytest
 from svysynth import SurveyError
 from svysynth.calibration import MOST_REFITS, TOLERANCE, Trial, calibrate_records, trusted
 from svysynth.diagnostics import Verdict
-from svysynth.lipschitz import BLOCK, inverse_weights, largest_bound, linear_weights, record_bounds, reweighted
+from svysynth.engine import BLOCK
+from svysynth.lipschitz import (
+    inverse_weights,
+    linear_weights,
+    record_bounds,
+    reweighted,
+    summarize_bounds,
+    weigh,
+)
 from svysynth.models.base import make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
@@ -46,13 +54,13 @@ def test_a_likelihood_that_is_not_finite_is_an_infinite_bound_and_gets_no_weight
     assert (inverse_weights(bounds, 1.8) == 0).all()
     mixed = np.array([2.0, np.inf, 9.0])
     assert inverse_weights(mixed, 3.0).tolist() == [1, 0, pytest.approx(1 / 3)]
-    assert linear_weights(mixed, 1.0).tolist() == [1, 0, 0]
-    assert largest_bound(mixed, inverse_weights(mixed, 3.0)) == pytest.approx(3.0)
+    assert linear_weights(mixed, 1.0, limits=(2.0, 9.0)).tolist() == [1, 0, 0]
+    assert summarize_bounds(weigh(inverse_weights(mixed, 3.0), mixed)).largest == pytest.approx(3.0)
 
 
 def test_reweighting_gives_weight_back_below_the_largest_bound():
     bounds, alpha = np.array([10.0, 10.0, 1.0, 5.0]), np.array([0.2, 0.1, 1.0, 0.0])
-    assert reweighted(alpha, bounds, 1.0).tolist() == pytest.approx([0.2, 0.2, 1.0, 0.0])
+    assert reweighted(alpha, bounds, 2.0, 1.0).tolist() == pytest.approx([0.2, 0.2, 1.0, 0.0])
 
 
 @pytest.mark.parametrize("scheme", ["inverse", "linear", "reweighted"])

@@ -1,6 +1,8 @@
 """The censored mechanism beside the asymptotic one, by repeated sampling from the paper's simulated population.
 
-`make study` writes docs/censored.md. SVYSYNTH_REPLICATES says how many samples are drawn, 10 without it.
+`make study` writes docs/censored.md and its plot. SVYSYNTH_REPLICATES says how many samples are drawn, 10 without it;
+SVYSYNTH_STUDY names a folder that keeps finished samples, so that a long run can be taken up again; SVYSYNTH_WORKERS
+says how many processes share the work.
 """
 
 import os
@@ -8,6 +10,8 @@ import textwrap
 import time
 from pathlib import Path
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -23,42 +27,50 @@ from svysynth.models.fbs import FBS
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 from svysynth.studies.methods import as_array, split_streams
 from svysynth.studies.repeated import Simulation
+from svysynth.studies.workers import load_replicates, run_replicates
 from svysynth.synthesis import synthesize_draws, synthesize_surveys
 from svysynth.tables import tabulate_all
 
 DOCS = Path(__file__).parent.parent / "docs"
 REPLICATES = int(os.environ.get("SVYSYNTH_REPLICATES", "10"))
+WORKERS = int(os.environ.get("SVYSYNTH_WORKERS", "1"))
+CURVES = 40
+"""Only so many of the samples serve the curves over ε: the others cost a tenth of the time."""
 BOUNDS = BoundsSpec(outcome=(10_000.0, 1_000_000.0), weight=(2.0, 5_000.0))
 DATASETS = 3
 TABLES = [TableSpec(by=("field", "gender"))]
 PEAK = peak_of(0.4, 0.4)
 """As if it were public that log salaries spread by 0.4 within cells, and log weights by 0.4 given the salary."""
-INTERVALS = {
-    (10.8, "high = 0.5"): Interval.of_budget(10.8, DATASETS, 0.5),
-    (10.8, "best place"): Interval.around(10.8, DATASETS, PEAK),
-    (5.4, "best place"): Interval.around(5.4, DATASETS, PEAK),
-    (2.7, "best place"): Interval.around(2.7, DATASETS, PEAK),
+EPSILONS = (3.0, 4.5, 6.0, 8.0, 10.8, 15.0, 20.0)
+MAIN = 10.8
+INTERVALS = {(MAIN, "high = 0.5"): Interval.of_budget(MAIN, DATASETS, 0.5)} | {
+    (epsilon, "best place"): Interval.around(epsilon, DATASETS, PEAK) for epsilon in EPSILONS
 }
-ASYMPTOTIC = (10.8, 5.4)
 MODELS = {"FBS": FBS(), "FBP": FBP(smoothing="full")}
 ATTEMPTS = 2
 
 
 def replicate(index):
-    """For one sample: method → tables as arrays, or nothing where it is refused; and method → seconds of a fit."""
+    """For one sample: method → its table as an array, not a number where it is refused; and the seconds of its fit."""
     study = Simulation()
     survey, streams = study.sample(index), study.streams_of(index)
-    tables, seconds = {("sample",): as_array(tabulate_all(survey, TABLES, EstimationSpec()))}, {}
+    direct = as_array(tabulate_all(survey, TABLES, EstimationSpec()))
+    refused, found = np.full_like(direct, np.nan), {"sample": direct}
+    wanted = EPSILONS if index < CURVES else (MAIN,)
     for name, model in MODELS.items():
-        for epsilon in ASYMPTOTIC:
-            key = (name, epsilon, "asymptotic")
-            tables[key], seconds[key] = timed(asymptotic_tables, model, survey, epsilon, streams)
+        for epsilon in wanted:
+            key = f"{name} {epsilon:g} asymptotic"
+            tables, found[f"seconds {key}"] = timed(asymptotic_tables, model, survey, epsilon, streams)
+            found[key] = refused if tables is None else tables
         for (epsilon, place), interval in INTERVALS.items():
-            found, seconds[name, epsilon, place] = timed(censored_fit, model, survey, interval, streams)
-            for corrected in (False, True):
-                key = (name, epsilon, place, "corrected" if corrected else "as drawn")
-                tables[key] = censored_tables(found, survey, corrected, streams) if found else None
-    return tables, seconds
+            if epsilon not in wanted:
+                continue
+            key = f"{name} {epsilon:g} {place}"
+            fit, found[f"seconds {key}"] = timed(censored_fit, model, survey, interval, streams)
+            for corrected, word in ((False, "as drawn"), (True, "corrected")):
+                tables = refused if fit is None else censored_tables(fit, survey, corrected, streams)
+                found[f"{key} {word}"] = tables
+    return found
 
 
 def timed(function, *arguments):
@@ -93,6 +105,17 @@ def censored_tables(found, survey, corrected, streams):
     return as_array(make_synthetic(surveys, found.model.name, "full").tabulate_all(TABLES))
 
 
+def results_of(folder):
+    """The finished samples, computed where they are not in the folder yet."""
+    run_replicates(replicate, range(REPLICATES), folder, WORKERS)
+    return load_replicates(folder, range(REPLICATES))
+
+
+def methods_of(results):
+    """The methods, in the order of the first sample, which has them all."""
+    return [name for name in results[0] if not name.startswith("seconds ")]
+
+
 def summarize(results):
     """Method → for counts and means: coverage and its Monte Carlo error, mean relative length, |bias|; and refusals."""
     truth = Simulation().truth()
@@ -102,9 +125,10 @@ def summarize(results):
         for statistic in ("count", "mean")
     }
     found = {}
-    for method in results[0]:
-        there = [tables[method] for tables in results if tables[method] is not None]
-        found[method] = {"refused": len(results) - len(there)}
+    for method in methods_of(results):
+        tried = [tables[method] for tables in results if method in tables]
+        there = [table for table in tried if np.isfinite(table).any()]
+        found[method] = {"samples": len(tried), "refused": len(tried) - len(there)}
         if not there:
             continue
         estimate, _, length = np.moveaxis(np.stack(there), 2, 0)
@@ -119,14 +143,16 @@ def summarize(results):
 
 
 @pytest.mark.study
-def test_the_censored_mechanism_beside_the_asymptotic_one():
-    done = [replicate(index) for index in range(REPLICATES)]
-    summary = summarize([tables for tables, _ in done])
-    seconds = {key: float(np.median([each[key] for _, each in done])) for key in done[0][1]}
+def test_the_censored_mechanism_beside_the_asymptotic_one(tmp_path):
+    results = results_of(Path(os.environ.get("SVYSYNTH_STUDY", tmp_path)))
+    summary = summarize(results)
+    names = [name for name in results[0] if name.startswith("seconds ")]
+    seconds = {name: float(np.median([one[name] for one in results if name in one])) for name in names}
+    draw_curves(summary, DOCS / "censored.svg")
     (DOCS / "censored.md").write_text(page(summary, seconds), encoding="utf-8")
     # twice the simulations' error below what the paper's mechanism reaches at the same ε, a false alarm in 40
     for name in MODELS:
-        own, other = summary[name, 10.8, "best place", "corrected"], summary[name, 10.8, "asymptotic"]
+        own, other = summary[f"{name} {MAIN:g} best place corrected"], summary[f"{name} {MAIN:g} asymptotic"]
         for statistic in ("count", "mean"):
             error = np.hypot(own[statistic][1], other[statistic][1])
             assert own[statistic][0] > other[statistic][0] - 2 * error, (name, statistic)
@@ -135,22 +161,81 @@ def test_the_censored_mechanism_beside_the_asymptotic_one():
 # --- the page ---
 
 
+STYLES = {
+    "asymptotic": ("tab:gray", "o", "asymptotic, as drawn"),
+    "best place as drawn": ("tab:orange", "s", "global, as drawn"),
+    "best place corrected": ("tab:blue", "D", "global, corrected"),
+}
+LONGEST = 1.2
+"""Relative lengths beyond this are drawn at the edge."""
+
+
+def draw_curves(summary, path):
+    """Coverage and length against ε, for counts and means, FBS and FBP."""
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "svysynth"
+    figure, axes = plt.subplots(4, 2, figsize=(8.2, 10), sharex=True, sharey="row", layout="constrained")
+    for column, name in enumerate(MODELS):
+        for row, (statistic, part) in enumerate([("count", 0), ("count", 2), ("mean", 0), ("mean", 2)]):
+            panel = axes[row, column]
+            for method, (colour, marker, label) in STYLES.items():
+                keys = [(epsilon, summary.get(f"{name} {epsilon:g} {method}", {})) for epsilon in EPSILONS]
+                points = [(epsilon, figures[statistic]) for epsilon, figures in keys if statistic in figures]
+                values = [min(figures[part], LONGEST) if part else figures[part] for _, figures in points]
+                errors = [0 if part else 2 * figures[1] for _, figures in points]
+                panel.errorbar([e for e, _ in points], values, errors, color=colour, marker=marker, ms=4, label=label)
+            what = "coverage" if part == 0 else "relative length"
+            panel.set_ylabel(f"{what}, {statistic}s" if column == 0 else "")
+            panel.grid(alpha=0.3)
+            if part == 0:
+                panel.axhline(0.95, color="black", lw=0.8, ls=":")
+        axes[0, column].set_title(name)
+        axes[3, column].set_xlabel("ε")
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
 def page(summary, seconds):
     """Markdown: what was compared, and one row for each method."""
-    lines = "\n".join(line(method, figures) for method, figures in summary.items())
-    times = "\n".join(f"| {' '.join(map(str, key))} | {value:.1f} |" for key, value in seconds.items())
+    lines = "\n".join(
+        line(method, summary[method]) for method in summary if method == "sample" or f" {MAIN:g} " in method
+    )
+    curves = "\n".join(
+        line(f"{name} {epsilon:g} {method}", summary[f"{name} {epsilon:g} {method}"])
+        for name in MODELS
+        for method in STYLES
+        for epsilon in EPSILONS
+        if epsilon != MAIN
+    )
+    compared = "\n".join(beside(name, summary) for name in MODELS)
+    times = "\n".join(f"| {key.removeprefix('seconds ')} | {value:.1f} |" for key, value in seconds.items())
     places = "\n".join(
         f"| {epsilon:g} | {place} | {interval.low:.2f} … {interval.high:.2f} "
         f"| {predicted_shrinkage(PEAK, interval):.3f} | {efficiency(PEAK, interval):.2f} |"
-        for (epsilon, place), interval in INTERVALS.items()
+        for (epsilon, place), interval in sorted(INTERVALS.items())
     )
     return f"""# The censored mechanism, measured
 
-{paragraph(INTRODUCTION.format(replicates=REPLICATES))}
+{paragraph(INTRODUCTION.format(replicates=REPLICATES, curves=min(CURVES, REPLICATES)))}
 
-| method | coverage, counts | length | \\|bias\\| | coverage, means | length | \\|bias\\| | refused |
-|---|--:|--:|--:|--:|--:|--:|--:|
+{HEAD}
 {lines}
+
+{paragraph(COMPARED)}
+
+| model | coverage, counts | coverage, means | length, counts | length, means |
+|---|--:|--:|--:|--:|
+{compared}
+
+## Over ε
+
+{paragraph(OVER)}
+
+![Coverage and length against ε](censored.svg)
+
+{HEAD}
+{curves}
 
 ## The intervals
 
@@ -170,14 +255,26 @@ def page(summary, seconds):
 """
 
 
+HEAD = """| method | coverage, counts | length | \\|bias\\| | coverage, means | length | \\|bias\\| | refused |
+|---|--:|--:|--:|--:|--:|--:|--:|"""
 INTRODUCTION = """
 Made by `make study` (`tests/test_censor_study.py`) with {replicates} samples of 1000 from the paper's simulated
-population (`SVYSYNTH_REPLICATES` says how many). m = 3; ε is for a respondent blanked out. Coverage of nominal 95%
-intervals, their length and the absolute bias of the estimates relative to the population's figure, each a mean over the
-24 cells with a field; after ± the Monte Carlo standard error of the coverage. *Asymptotic* is the paper's mechanism at
-the same ε, which promises less (docs/privacy.md). *Corrected* draws have the effect of clipping taken off
-(`correction.py`). FBP smooths weights by their full mean. *Refused* counts samples without a result: the diagnostics
-failed, or the posterior might give some records up.
+population, {curves} of them for ε other than 10.8 (`SVYSYNTH_REPLICATES` says how many, `SVYSYNTH_STUDY` names a folder
+that keeps them). m = 3; ε is for a respondent blanked out. Coverage of nominal 95% intervals, their length and the
+absolute bias of the estimates relative to the population's figure, each a mean over the 24 cells with a field; after ±
+the Monte Carlo standard error of the coverage. *Asymptotic* is the paper's mechanism at the same ε, as drawn, which
+promises less (docs/privacy.md). *Corrected* draws have the effect of clipping taken off (`correction.py`). FBP smooths
+weights by their full mean. *Refused* counts samples without a result in two tries: the diagnostics failed, no weights
+were found, or the posterior might give some records up.
+"""
+COMPARED = """
+The same interval as in the first measurement of this mechanism (high = 0.5), as drawn, less the asymptotic mechanism:
+the difference of coverages, and the ratio of lengths.
+"""
+OVER = """
+Bars are two Monte Carlo standard errors. Lengths beyond 1.2 times the population's figure are drawn at 1.2: with small
+ε the asymptotic mechanism leaves so little weight that some of its files are far off, and a mean over samples is that
+of the worst. The global mechanism refuses small ε more often, FBP before FBS; what it releases still covers.
 """
 PLACES = """
 The best place is that of `Interval.around` for a peak of the log density that is taken to be public: standard
@@ -191,15 +288,24 @@ machine did. The asymptotic mechanism refits until its weights meet ε.
 """
 
 
+def beside(name, summary):
+    """One row: the interval with high = 0.5, as drawn, against the asymptotic mechanism."""
+    own, other = summary[f"{name} {MAIN:g} high = 0.5 as drawn"], summary[f"{name} {MAIN:g} asymptotic"]
+    gaps = [f"{own[statistic][0] - other[statistic][0]:+.3f}" for statistic in ("count", "mean")]
+    ratios = [f"{own[statistic][2] / other[statistic][2]:.3f}" for statistic in ("count", "mean")]
+    return "| " + " | ".join([name, *gaps, *ratios]) + " |"
+
+
 def line(method, figures):
-    cells = [" ".join(map(str, method))]
+    cells = [method]
     for statistic in ("count", "mean"):
         if statistic in figures:
             coverage, error, length, bias = figures[statistic]
-            cells += [f"{coverage:.3f} ± {error:.3f}", f"{length:.3f}", f"{bias:.3f}"]
+            cells += [f"{coverage:.3f} ± {error:.3f}", f"{length:.3g}", f"{bias:.3g}"]
         else:
             cells += ["", "", ""]
-    return "| " + " | ".join([*cells, str(figures["refused"] or "")]) + " |"
+    refused = f"{figures['refused']} of {figures['samples']}" if figures["refused"] else ""
+    return "| " + " | ".join([*cells, refused]) + " |"
 
 
 def paragraph(text):

@@ -1,5 +1,6 @@
 """The command line, as a user meets it."""
 
+import signal
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import polars as pl
 import pytest
 
 import svysynth
+from svysynth import cli
 from svysynth.cli import main
 
 
@@ -127,3 +129,22 @@ def test_help_teaches(capsys):
     for command in ("init", "check", "tables", "demo"):
         assert command in out
         assert run(capsys, command, "--help")[0] == 0
+
+
+def test_a_signal_that_a_library_turns_into_an_error_is_still_a_signal(monkeypatch, capsys):
+    """It may come while a lock is let go, say, which is then another error by the time it gets here."""
+
+    def command(args):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            raise RuntimeError("cannot release un-acquired lock") from None
+
+    monkeypatch.setattr(cli, "app", command)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as left:
+            cli.main([])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 128 + signal.SIGTERM

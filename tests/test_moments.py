@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svysynth import moments
+from svysynth import engine
 from svysynth.groups import group_ids
 from svysynth.moments import Moments, compute_moments, merge_moments
 
@@ -46,7 +46,7 @@ def assert_same(one, other):
 
 
 def test_moments_follow_their_definition(monkeypatch):
-    monkeypatch.setattr(moments, "CHUNK", 50)
+    monkeypatch.setattr(engine, "BLOCK", 50)
     records = some_records(np.random.default_rng(1), 400)
     found = compute_moments(*records, cells=6)
     for position, expected in enumerate(plain_moments(*records)):

@@ -36,7 +36,7 @@ from svysynth.formats.csv import guarded
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import charge, open_budget
 from svysynth.pipeline import calibrate, make_model
-from svysynth.release import TABLE_DIGITS, Release, microdata, round_microdata, rounded
+from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
 from svysynth.report.excel import write_workbook
 from svysynth.report.internal import MOST_POINTS, internal_page, look_alikes
 from svysynth.report.page import policy, source
@@ -79,9 +79,14 @@ def spec_of(mechanism="fbs", tables=(), smoothing="full", **survey):
     )
 
 
+def on_the_grid(synthetic):
+    surveys = [replace(survey, frame=rounded(survey.frame, MICRODATA_DIGITS)) for survey in synthetic.surveys]
+    return replace(synthetic, surveys=tuple(surveys))
+
+
 def release_of(synthetic, spec, **changes):
     """The release of synthetic surveys, as the pipeline makes it."""
-    synthetic = round_microdata(synthetic)
+    synthetic = on_the_grid(synthetic)
     first = synthetic.surveys[0]
     strata = [spec.survey.strata] if spec.survey.strata else []
     promise = asymptotic(
@@ -100,7 +105,7 @@ def release_of(synthetic, spec, **changes):
         {column: first.levels(column) for column in spec.survey.public},
         len(first),
         rounded(synthetic.tabulate_all(spec.requested_tables, spec.estimation), TABLE_DIGITS),
-        tuple(microdata(survey) for survey in synthetic.surveys),
+        synthetic.surveys,
         created=DAY,
         **changes,
     )
@@ -116,7 +121,7 @@ def example(mechanism):
     """All that the internal page needs, from a model that was really calibrated."""
     spec = spec_of(mechanism)
     found = calibrate(make_model(spec.privacy, spec.model), sample(), 10.8, 3, draws=400, streams=SEED)
-    synthetic = round_microdata(found.synthesize())
+    synthetic = found.synthesize(MICRODATA_DIGITS)
     direct = svysynth.tabulate_all(sample(), spec.requested_tables)
     return release_of(synthetic, spec), sample(), synthetic, direct, found.calibration
 
@@ -435,7 +440,7 @@ def assert_same(found, tables, by, statistic):
 
 
 def write_microdata(release, folder):
-    for number, frame in enumerate(release.microdata, start=1):
+    for number, frame in enumerate(release.previews, start=1):
         write_frame(frame, folder / f"microdata-{number}.csv")
 
 
@@ -589,7 +594,7 @@ def test_a_large_survey_is_thinned_and_keeps_its_largest():
     alpha = np.tile(calibration.fit.alpha, many)
     alpha[1] = 0
     fit = Fit(calibration.fit.model, calibration.fit.records, alpha, {}, Verdict(1.02, 300, 500, 2, 0.9))
-    large = Calibration(fit, bounds, weighted, 1.8, 10.8, 3, (Trial(float("inf"), 1.5),))
+    large = Calibration(fit, bounds, weighted, 1.7, 1.8, 10.8, 3, (Trial(float("inf"), 1.5),))
     survey = replace(survey, frame=pl.concat([survey.frame] * many))
     surveys = tuple(replace(one, frame=pl.concat([one.frame] * many)) for one in synthetic.surveys)
     page = internal_page(release, survey, replace(synthetic, surveys=surveys), direct, large)

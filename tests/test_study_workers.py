@@ -124,3 +124,21 @@ def test_a_folder_belongs_to_one_study(tmp_path):
     (tmp_path / "other/thesis.txt").write_text("precious")
     with pytest.raises(SurveyError, match="holds no study"):
         claim_folder(tmp_path / "other", {"seed": 1})
+
+
+def test_a_cluster_gives_the_same(tmp_path):
+    from svysynth.engine import Dask
+
+    engine = Dask.connect()
+    try:
+        seen = []
+        run_replicates(task, range(TOTAL), tmp_path / "values", engine, lambda done, total: seen.append((done, total)))
+        run_replicates(environment, range(TOTAL), tmp_path / "environment", engine)
+        with pytest.raises(SurveyError, match="too small"):
+            run_replicates(refusing, range(TOTAL), tmp_path / "refused", engine)
+    finally:
+        engine.close()
+    assert np.array_equal(values(tmp_path / "values"), np.array([task(index)["value"] for index in range(TOTAL)]))
+    assert seen == [(done, TOTAL) for done in range(TOTAL + 1)]
+    assert {one["process"].item() for one in load_replicates(tmp_path / "values", range(TOTAL))} != {os.getpid()}
+    assert {one["right"].item() for one in load_replicates(tmp_path / "environment", range(TOTAL))} == {len(ONE_THREAD)}

@@ -21,6 +21,7 @@ from svysynth.design import Design
 from svysynth.guarantee import additive
 from svysynth.ledger import charge, entries, open_budget
 from svysynth.publish import checksums, sums_text
+from svysynth.release import MICRODATA_DIGITS, rounded
 from svysynth.spec import load_spec
 from svysynth.survey import Survey
 from svysynth.verification import verify_release
@@ -39,6 +40,7 @@ mechanism = "fbp"
 epsilon = 12.0
 datasets = 2
 draws = 400
+correction = false
 budget = "people"
 
 [[tables]]
@@ -66,12 +68,11 @@ def drawn_by_hand(model, survey, epsilon, datasets, **__):
             pl.Series("weight_unsmoothed", weights[1]),
         )
         design = Design("weight", survey.design.strata)
+        frame = rounded(frame, MICRODATA_DIGITS)
         return Survey(frame, survey.outcome, design, survey.public, survey.transform, 5000.0)
 
-    surveys = tuple(one() for _ in range(datasets))
-    return SimpleNamespace(
-        calibration=None, synthesize=lambda: make_synthetic(surveys, model.name, getattr(model, "smoothing", ""))
-    )
+    synthetic = make_synthetic(tuple(one() for _ in range(datasets)), model.name, getattr(model, "smoothing", ""))
+    return SimpleNamespace(calibration=None, synthesize=lambda digits, draws: synthetic)
 
 
 def make_release(folder, text=SPEC, pages=False, regions=("east", "north", "south"), sexes="FM", outcome="salary"):

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from svysynth.errors import SurveyError
-from svysynth.groups import Floats
-from svysynth.lipschitz import inverse_weights, largest_bound, linear_weights, record_bounds, reweighted
+from svysynth.lipschitz import (
+    inverse_weights,
+    linear_weights,
+    record_bounds,
+    reweighted,
+    summarize_bounds,
+    weigh,
+)
 from svysynth.models.base import Model, Records
 from svysynth.sampler import Fit, fit
 from svysynth.spec import Scheme
+from svysynth.store import Column, derive
 from svysynth.streams import Streams
 
 TOLERANCE = 0.02
@@ -46,7 +54,7 @@ class Unweighted:
     """The fit with α = 1 and its records' bounds: where calibration starts, whatever the target."""
 
     fit: Fit
-    bounds: Floats
+    bounds: Column
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,19 +62,16 @@ class Calibration:
     """A fit whose largest weighted bound meets the target, and the way there."""
 
     fit: Fit
-    bounds: Floats
+    bounds: Column
     """Unweighted bounds of the fit with α = 1."""
-    weighted_bounds: Floats
+    weighted_bounds: Column
     """α_i·max|ll_i| under the final fit."""
+    largest_bound: float
+    """Δ_α of the final fit."""
     target: float
     epsilon: float
     datasets: int
     trials: tuple[Trial, ...]
-
-    @property
-    def largest_bound(self) -> float:
-        """Δ_α of the final fit."""
-        return float(np.max(self.weighted_bounds))
 
 
 def calibrate_records(
@@ -88,28 +93,33 @@ def calibrate_records(
     progress("fitting without weights")
     start_from = start_from or fit_unweighted(model, records, streams, draws)
     first, bounds = start_from.fit, start_from.bounds
-    unweighted = largest_bound(np.where(np.isfinite(bounds), bounds, 0), np.ones(len(records)))
-    if np.isfinite(bounds).all() and unweighted <= target:
-        return Calibration(first, bounds, bounds, target, epsilon, datasets, (Trial(float("inf"), unweighted),))
+    found = summarize_bounds(bounds, records.engine)
+    if found.all_finite and found.largest <= target:
+        trials = (Trial(float("inf"), found.largest),)
+        return Calibration(first, bounds, bounds, found.largest, target, epsilon, datasets, trials)
 
-    weights: Callable[[float], Floats]
+    weights: Callable[[float], Column]
     if scheme == "reweighted":
-        base = trusted(fit(model, records, inverse_weights(bounds, target), streams, draws))
-        base_bounds = record_bounds(base)
-        weights = lambda c: reweighted(base.alpha, base_bounds, c)  # noqa: E731
+        base = trusted(fit(model, records, derive(partial(inverse_weights, c=target), bounds), streams, draws))
+        base_bounds = record_bounds(base, "base-bounds")
+        largest = summarize_bounds(derive(weigh, base.alpha, base_bounds), records.engine).largest
+        weights = lambda c: derive(partial(reweighted, k=c, largest=largest), base.alpha, base_bounds)  # noqa: E731
         start = 0.95
+    elif scheme == "linear":
+        limits = found.smallest, found.largest
+        weights = lambda c: derive(partial(linear_weights, c=c, limits=limits), bounds)  # noqa: E731
+        start = 4 * AIM * target / found.largest
     else:
-        make = inverse_weights if scheme == "inverse" else linear_weights
-        weights = lambda c: make(bounds, c)  # noqa: E731
-        start = max(target - RISE, target / 2) if scheme == "inverse" else 4 * AIM * target / unweighted
+        weights = lambda c: derive(partial(inverse_weights, c=c), bounds)  # noqa: E731
+        start = max(target - RISE, target / 2)
     return _search(model, records, bounds, weights, start, target, epsilon, datasets, streams, draws, progress)
 
 
 def fit_unweighted(model: Model, records: Records, streams: Streams, draws: int = 1000) -> Unweighted:
     """The fit with α = 1, and the bounds of its records."""
-    found = trusted(fit(model, records, np.ones(len(records)), streams, draws))
+    found = trusted(fit(model, records, derive(np.ones_like, records.t), streams, draws))
     bounds = record_bounds(found)
-    if not np.isfinite(bounds).any():
+    if not summarize_bounds(bounds, records.engine).any_finite:
         raise SurveyError("data", "the model", "gives no record a finite likelihood", "check outcome and weights")
     return Unweighted(found, bounds)
 
@@ -117,8 +127,8 @@ def fit_unweighted(model: Model, records: Records, streams: Streams, draws: int 
 def _search(
     model: Model,
     records: Records,
-    bounds: Floats,
-    weights: Callable[[float], Floats],
+    bounds: Column,
+    weights: Callable[[float], Column],
     start: float,
     target: float,
     epsilon: float,
@@ -129,7 +139,7 @@ def _search(
 ) -> Calibration:
     """Move c by the ratio of the aim to what was found, then by secants of log Δ_α against log c."""
     trials: list[Trial] = []
-    best: tuple[Fit, Floats] | None = None
+    best: tuple[float, Fit, Column] | None = None
     untrusted: list[str] = []
     c = start
     for number in range(MOST_REFITS):
@@ -137,18 +147,18 @@ def _search(
         alpha = weights(c)
         stretch = number // STRETCH
         found = fit(model, records, alpha, streams, draws, label=f"fit {stretch}" if stretch else "fit")
-        weighted = alpha * np.where(alpha > 0, record_bounds(found), 0)
-        largest = float(weighted.max())
+        weighted = derive(weigh, alpha, record_bounds(found, f"bounds-{number}"))
+        largest = summarize_bounds(weighted, records.engine).largest
         trials.append(Trial(c, largest))
         if largest <= target and not found.verdict.passed:
             untrusted = found.verdict.complaints
-        elif largest <= target and (best is None or largest > best[1].max()):
-            best = found, weighted
-        if best is not None and best[1].max() >= (1 - TOLERANCE) * target:
+        elif largest <= target and (best is None or largest > best[0]):
+            best = largest, found, weighted
+        if best is not None and best[0] >= (1 - TOLERANCE) * target:
             break
         c = _next_constant(trials[stretch * STRETCH :], AIM * target)
     if best is not None:
-        return Calibration(best[0], bounds, best[1], target, epsilon, datasets, tuple(trials))
+        return Calibration(best[1], bounds, best[2], best[0], target, epsilon, datasets, tuple(trials))
     why = f", and where they were small enough {'; '.join(untrusted)}" if untrusted else ""
     raise SurveyError(
         "spec",

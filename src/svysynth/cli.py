@@ -22,10 +22,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 import svysynth
+from svysynth.cli_audit import audit
+from svysynth.cli_constants import constants
 from svysynth.cli_frontier import frontier
 from svysynth.cli_ledger import ledger
 from svysynth.cli_study import keep_compiled_programs, study
 from svysynth.draft import draft_spec
+from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
 from svysynth.errors import SurveyError, shown
 from svysynth.files import appearing, refuse_overwriting, write_frame
 from svysynth.ledger import open_budget
@@ -52,7 +55,9 @@ app = typer.Typer(
 
 app.add_typer(ledger, name="ledger")
 app.add_typer(study, name="study")
+app.add_typer(audit, name="audit")
 app.command()(frontier)
+app.command()(constants)
 
 WIDTH_OF_A_PIPE = 160
 DEMO_TOTAL = "1080"
@@ -65,10 +70,26 @@ SpecPath = Annotated[
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    stopped: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        stopped.append(number)
+        sys.exit(128 + number)
+
     with contextlib.suppress(ValueError):  # only the main thread may
         for number in (signal.SIGTERM, signal.SIGHUP):  # so that what is half written is cleared away
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                signal.signal(number, lambda number, _: sys.exit(128 + number))
+                signal.signal(number, stop)
+    try:
+        _run(arguments)
+    except SystemExit:
+        if stopped:  # which may have come at a moment in which some library took it for an error of its own
+            sys.exit(128 + stopped[0])
+        raise
+
+
+def _run(arguments: list[str] | None) -> None:
+    """Run the command line; what goes wrong is one message and an exit code."""
     try:
         app(args=arguments)
     except SurveyError as error:
@@ -187,17 +208,25 @@ def release(
     seed: Annotated[
         int | None, typer.Option(min=0, help="For tests: stamps the output NOT FOR RELEASE.", show_default=False)
     ] = None,
+    engine: Annotated[EngineName, typer.Option(help="Who goes through the records: see docs/large.md.")] = "local",
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A Dask cluster's; without it, this machine's.", show_default=False),
+    ] = None,
 ) -> None:
     """Synthetic microdata and tables under a stated ε.
 
     Fits the model, weights down risky records until ε holds, charges the population's budget, draws the synthetic
     surveys and makes the tables from them. DIR/public can go out; DIR/internal says how it went and must never leave
     the house. With `mechanism = "laplace"` the release is tables with additive noise. docs/privacy.md says what each
-    guarantee means.
+    guarantee means. Parquet too large for memory is read in parts; the result does not depend on how it is cut, nor on
+    the engine.
 
     Example: `svysynth release doctorates.toml --out release`
     """
-    _run_release(load_spec(spec_path), out, seed)
+    spec = load_spec(spec_path)
+    with chosen_engine(engine, scheduler) as workers:
+        _run_release(spec, out, seed, workers)
 
 
 @app.command()
@@ -280,7 +309,7 @@ def write_example(folder: Path) -> Path:
     return spec
 
 
-def _run_release(spec: Spec, out: Path, seed: int | None) -> pl.DataFrame:
+def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL) -> pl.DataFrame:
     """Release, and return the public tables."""
     keep_compiled_programs()
     from svysynth.manifest import NOT_FOR_RELEASE
@@ -292,7 +321,7 @@ def _run_release(spec: Spec, out: Path, seed: int | None) -> pl.DataFrame:
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
     ) as bar:
         task = bar.add_task("starting")
-        done = run(spec, out, streams, lambda step: bar.update(task, description=step))
+        done = run(spec, out, streams, lambda step: bar.update(task, description=step), engine)
     if done.seeded:
         console.print(Text(NOT_FOR_RELEASE, style="bold red"))
     for sentence in done.guarantee.sentences():

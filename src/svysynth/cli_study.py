@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from svysynth.engine import EngineName, chosen_engine
+
 study = typer.Typer(
     help="The paper's studies, run here: its numbers beside ours, and its figures.",
     no_args_is_help=True,
@@ -18,6 +20,11 @@ study = typer.Typer(
 )
 
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes to use; all cores by default.", show_default=False)]
+EngineOption = Annotated[EngineName, typer.Option(help="Who computes the replicates: see docs/large.md.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="A Dask cluster's; without it, this machine's.", show_default=False),
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to, or to take up an unfinished run in.")]
 
 
@@ -26,6 +33,8 @@ def simulation(
     out: Out = Path("svysynth-simulation"),
     replicates: Annotated[int, typer.Option(min=2, help="Repeated samples; the paper has 100.")] = 100,
     workers: Workers = None,
+    engine: EngineOption = "local",
+    scheduler: Scheduler = None,
 ) -> None:
     """The simulation: FBS, FBP and Laplace noise under informative sampling (paper §4 and supplement).
 
@@ -42,9 +51,12 @@ def simulation(
     from svysynth.studies.repeated import Simulation
     from svysynth.studies.study import run_simulation
 
-    with _progress() as bar:
+    with chosen_engine(engine, scheduler) as cluster, _progress() as bar:
         task = bar.add_task("samples", total=replicates)
-        page = run_simulation(Simulation(), out, replicates, workers, lambda done, _: bar.update(task, completed=done))
+        processes = cluster if cluster.remote else workers
+        page = run_simulation(
+            Simulation(), out, replicates, processes, lambda done, _: bar.update(task, completed=done)
+        )
     Console(highlight=False, soft_wrap=True).print(Text(f"Wrote {page}, with CSVs and figures beside it."))
 
 
@@ -57,6 +69,8 @@ def application(
     ] = None,
     replicates: Annotated[int, typer.Option(min=2, help="Releases, whose spread is the Monte Carlo error.")] = 20,
     workers: Workers = None,
+    engine: EngineOption = "local",
+    scheduler: Scheduler = None,
 ) -> None:
     """The application: doctorates' counts and salaries by field and gender at ε = 10.8 (paper §3).
 
@@ -70,10 +84,11 @@ def application(
     from svysynth.studies.application import Application
     from svysynth.studies.study import run_application
 
-    with _progress() as bar:
+    with chosen_engine(engine, scheduler) as cluster, _progress() as bar:
         task = bar.add_task("releases", total=replicates)
+        processes = cluster if cluster.remote else workers
         found = Application(data.resolve() if data else None)
-        page = run_application(found, out, replicates, workers, lambda done, _: bar.update(task, completed=done))
+        page = run_application(found, out, replicates, processes, lambda done, _: bar.update(task, completed=done))
     Console(highlight=False, soft_wrap=True).print(Text(f"Wrote {page}, with CSVs and figures beside it."))
 
 

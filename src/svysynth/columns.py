@@ -28,12 +28,16 @@ MISSING_NUMBERS = ("", ".", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
 def _require_complete(series: pl.Series) -> None:
-    missing = series.null_count()
+    refuse_missing(series.name, series.null_count(), len(series))
+
+
+def refuse_missing(column: str, missing: int, records: int) -> None:
+    """Stop where values of a column are missing."""
     if missing:
         raise SurveyError(
             "data",
-            f"column '{series.name}'",
-            f"{of_records(missing, len(series))} missing",
+            f"column '{column}'",
+            f"{of_records(missing, records)} missing",
             "impute them, or leave such records out with survey.where",
         )
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import polars as pl
 from scipy.special import ndtri, stdtrit
 
-from svysynth.groups import group_sums
+from svysynth.engine import map_blocks
+from svysynth.groups import Floats, Integers, group_sums
 from svysynth.replicates import make_replicates
 from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
+from svysynth.store import Column, derive
 from svysynth.streams import Streams
 from svysynth.survey import Survey
 from svysynth.tables import RELIABILITY, tabulate_all
@@ -80,10 +83,28 @@ def make_synthetic(surveys: tuple[Survey, ...], mechanism: str, smoothing: Smoot
 
 def _with_cell_weights(survey: Survey) -> Survey:
     """The same survey with every unit of a finest cell carrying N̂_cell/n_cell."""
-    _, cell = np.unique(survey.cell_index(survey.public), return_inverse=True)
-    cells = int(cell.max()) + 1
-    share = group_sums(cell, cells, survey.weights) / np.bincount(cell, minlength=cells)
-    return replace(survey, frame=survey.frame.with_columns(pl.Series(survey.design.weight, share[cell])))
+    cells, cell = survey.present_cells(survey.public)
+    sums = map_blocks(survey.engine, _CellSums(cell, survey.weights, len(cells)), len(survey))
+    weight, count = np.sum(sums, axis=0)
+    return survey.with_weights(derive(partial(_look_up, table=weight / count), cell))
+
+
+@dataclass(frozen=True)
+class _CellSums:
+    """Σw and the number of records in every cell, of a block."""
+
+    cell: Column
+    weight: Column
+    cells: int
+
+    def __call__(self, piece: slice) -> Floats:
+        cell = self.cell[piece]
+        count = np.bincount(cell, minlength=self.cells)
+        return np.stack([group_sums(cell, self.cells, self.weight[piece]), count.astype(float)])
+
+
+def _look_up(cell: Integers, table: Floats) -> Floats:
+    return table[cell]
 
 
 def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec) -> pl.DataFrame:

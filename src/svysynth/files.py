@@ -7,13 +7,14 @@ are never passed on: they may quote the data. What is written appears complete o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,24 @@ def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str
                 frame.write_parquet(target, statistics=False)
             case _:
                 write_statistical(frame, path, target, value_labels)
+
+
+def write_parts(frames: Iterable[pl.DataFrame], path: Path) -> None:
+    """Write a file whose rows come in several frames; where they do it is Parquet, and one is in memory at a time."""
+    first, *others = itertools.islice(frames := iter(frames), 2)
+    if not others:
+        write_frame(first, path)
+        return
+
+    def gather(folder: Path) -> None:
+        parts = []
+        for number, frame in enumerate(itertools.chain([first, *others], frames)):
+            parts.append(folder / f"{number:06}.parquet")
+            frame.write_parquet(parts[-1], statistics=False)
+        with appearing(path) as target:
+            pl.scan_parquet(parts, glob=False).sink_parquet(target, statistics=False, maintain_order=True)
+
+    in_hiding(path.parent, gather)
 
 
 @contextlib.contextmanager

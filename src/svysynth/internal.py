@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from svysynth.calibration import Calibration
 from svysynth.censor import CensoredFit
 from svysynth.combine import Synthetic
 from svysynth.diagnostics import Verdict
-from svysynth.files import write_frame
+from svysynth.engine import Engine, frame_ranges
+from svysynth.files import write_frame, write_parts
+from svysynth.lipschitz import summarize_bounds
 from svysynth.release import Release
 from svysynth.report.internal import internal_page
+from svysynth.store import Column
 from svysynth.survey import Survey
 
 
@@ -60,7 +63,7 @@ def _write_calibration(folder: Path, calibration: Calibration) -> None:
         | {
             "target": calibration.target,
             "largest_bound": calibration.largest_bound,
-            "unweighted_largest_bound": float(np.max(calibration.bounds)),
+            "unweighted_largest_bound": _largest(calibration.bounds, calibration.fit.records.engine),
         },
     )
     bounds = {
@@ -68,9 +71,16 @@ def _write_calibration(folder: Path, calibration: Calibration) -> None:
         "alpha": calibration.fit.alpha,
         "weighted_bound": calibration.weighted_bounds,
     }
-    write_frame(pl.DataFrame(bounds), folder / "records.parquet")
+    parts = frame_ranges(len(calibration.bounds))
+    frames = (pl.DataFrame({name: column[part.start : part.stop] for name, column in bounds.items()}) for part in parts)
+    write_parts(frames, folder / "records.parquet")
     trials: Sequence[tuple[float, float]] = [(trial.constant, trial.largest_bound) for trial in calibration.trials]
     write_frame(pl.DataFrame(trials, schema=["constant", "largest_bound"], orient="row"), folder / "calibration.csv")
+
+
+def _largest(bounds: Column, engine: Engine) -> float:
+    found = summarize_bounds(bounds, engine)
+    return found.largest if found.all_finite else inf
 
 
 def _figures(verdict: Verdict) -> dict[str, float]:

@@ -142,7 +142,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             draws=privacy.draws if sampled and not privacy.censored else None,
             bounds=privacy.bounds,
             public_constants=spec.standin if privacy.censored else None,
-            correction=privacy.correction if privacy.censored else None,
+            correction=privacy.correction if sampled else None,
         ),
         survey=SurveyFacts(
             outcome=spec.survey.outcome,

@@ -17,7 +17,9 @@ from functools import partial
 
 import numpy as np
 
-from svysynth.groups import CHUNK, Floats, Integers, group_ids, group_sums
+from svysynth.engine import LOCAL, Engine, map_blocks
+from svysynth.groups import Floats, Integers, group_ids, group_sums
+from svysynth.store import Column
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +47,22 @@ class Moments:
         return self.count * (self.mean_e + self.reference * self.mean_w)
 
 
-def compute_moments(block: Integers, cell: Integers, weight: Floats, outcome: Floats, cells: int) -> Moments:
+def compute_moments(
+    block: Column, cell: Column, weight: Column, outcome: Column, cells: int, engine: Engine = LOCAL
+) -> Moments:
     """The moments of a set of records, in one pass."""
-    parts = []
-    for start in range(0, len(weight), CHUNK):
-        piece = slice(start, start + CHUNK)
-        parts.append(_moments_of_chunk(block[piece], cell[piece], weight[piece], outcome[piece], cells))
-    return merge_moments(parts, cells)
+    columns = (block, cell, weight, outcome)
+    return merge_moments(map_blocks(engine, _BlockMoments(columns, cells), len(weight)), cells)
+
+
+@dataclass(frozen=True)
+class _BlockMoments:
+    columns: tuple[Column, Column, Column, Column]
+    cells: int
+
+    def __call__(self, piece: slice) -> Moments:
+        block, cell, weight, outcome = (column[piece] for column in self.columns)
+        return _moments_of_block(block, cell, weight, outcome, self.cells)
 
 
 def merge_moments(parts: Sequence[Moments], cells: int) -> Moments:
@@ -85,7 +96,7 @@ def merge_moments(parts: Sequence[Moments], cells: int) -> Moments:
     )
 
 
-def _moments_of_chunk(block: Integers, cell: Integers, weight: Floats, outcome: Floats, cells: int) -> Moments:
+def _moments_of_block(block: Integers, cell: Integers, weight: Floats, outcome: Floats, cells: int) -> Moments:
     keys, group = group_ids(block.astype(np.int64) * cells + cell, (int(block.max()) + 1) * cells)
     total = partial(group_sums, group, len(keys))
     count = np.bincount(group, minlength=len(keys))

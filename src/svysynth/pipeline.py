@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,22 +21,25 @@ from svysynth.censor import CensoredFit, censored_records, fit_censored, trusted
 from svysynth.combine import Synthetic, make_synthetic
 from svysynth.correction import correct
 from svysynth.design import Design
+from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, is_plain
 from svysynth.files import in_hiding
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
+from svysynth.large import is_large, read_large, store_survey
 from svysynth.ledger import Charge, charge, millionths, show
-from svysynth.models.base import Model, make_records
+from svysynth.models.base import Model, Parameters, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.publish import publish
-from svysynth.release import TABLE_DIGITS, Release, microdata, round_microdata, rounded
-from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec
+from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
+from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec, SurveySpec
 from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_file
-from svysynth.synthesis import synthesize_draws, synthesize_surveys
+from svysynth.synthesis import released_draws, synthesize_draws
 from svysynth.tables import tabulate_all
+from svysynth.unweighting import Undone, public_part, undo_weights
 
 Progress = Callable[[str], None]
 
@@ -48,12 +51,25 @@ class Calibrated:
     survey: Survey
     calibration: Calibration
     streams: Streams
+    scheme: Scheme = "inverse"
 
-    def synthesize(self) -> Synthetic:
-        """The m synthetic surveys. The same ones each time: every further draw would cost more of the budget."""
-        model = self.calibration.fit.model
-        surveys = synthesize_surveys(self.calibration.fit, self.survey, self.calibration.datasets, self.streams)
-        return make_synthetic(surveys, model.name, getattr(model, "smoothing", "full"))
+    def undo_weights(self, progress: Progress = lambda _: None) -> Undone:
+        """The m draws, with what weights do to them undone; that costs no privacy (docs/privacy.md)."""
+        found, fit = self.calibration, self.calibration.fit
+        draws, public = released_draws(fit, found.datasets), public_part(fit.records)
+        return undo_weights(
+            fit.model, draws, public, found.epsilon, found.datasets, self.streams, self.scheme, fit.size, progress
+        )
+
+    def synthesize(self, digits: int | None = None, draws: Sequence[Parameters] | None = None) -> Synthetic:
+        """The m synthetic surveys. The same ones each time: every further draw would cost more of the budget.
+
+        `draws` are those of the fit, or what `undo_weights` made of them; `digits` are significant ones to round to.
+        """
+        fit = self.calibration.fit
+        draws = draws or released_draws(fit, self.calibration.datasets)
+        surveys = synthesize_draws(fit.model, fit.records, draws, self.survey, self.streams, digits)
+        return make_synthetic(surveys, fit.model.name, getattr(fit.model, "smoothing", "full"))
 
 
 def calibrate(
@@ -72,17 +88,51 @@ def calibrate(
     streams = streams or Streams.from_system()
     records = make_records(survey, formula)
     found = calibrate_records(model, records, epsilon, datasets, streams, scheme, draws, progress)
-    return Calibrated(survey, found, streams)
+    return Calibrated(survey, found, streams, scheme)
 
 
-def release(spec: Spec, folder: Path, streams: Streams, progress: Progress = lambda _: None) -> Release:
+def release(
+    spec: Spec, folder: Path, streams: Streams, progress: Progress = lambda _: None, engine: Engine = LOCAL
+) -> Release:
     """Run the whole way and write `public/` and `internal/` into a new folder.
 
-    What is made with streams that are not fresh is stamped NOT FOR RELEASE.
+    What is made with streams that are not fresh is stamped NOT FOR RELEASE. A survey that is too large for memory, or
+    that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
     """
     privacy, budget = _ready(spec, folder)
-    progress("reading the survey")
-    survey = survey_from_file(spec.survey)
+    finished: list[Release] = []
+
+    def run(scratch: Path | None) -> None:
+        progress("reading the survey")
+        survey = _read(spec.survey, scratch, engine)
+        finished.append(_release(spec, privacy, budget, survey, folder, streams, progress))
+
+    by_parts = privacy.mechanism in ("fbs", "fbp") and not privacy.censored and spec.estimation.variance == "taylor"
+    if by_parts and (engine.remote or is_large(spec.survey)):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        in_hiding(folder.parent, run)
+    else:
+        run(None)
+    return finished[0]
+
+
+def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
+    if scratch is None:
+        return survey_from_file(spec)
+    return (
+        read_large(spec, scratch, engine) if is_large(spec) else store_survey(survey_from_file(spec), scratch, engine)
+    )
+
+
+def _release(
+    spec: Spec,
+    privacy: PrivacySpec,
+    budget: str,
+    survey: Survey,
+    folder: Path,
+    streams: Streams,
+    progress: Progress,
+) -> Release:
     direct = _rehearse(survey, spec, privacy)
     if privacy.mechanism == "laplace":
         make = _noisy_tables
@@ -104,7 +154,7 @@ def release(spec: Spec, folder: Path, streams: Streams, progress: Progress = lam
         {column: survey.levels(column) for column in survey.public},
         len(survey),
         rounded(made.tables, TABLE_DIGITS),
-        tuple(microdata(one) for one in made.synthetic.surveys),
+        made.synthetic.surveys,
         made.notes,
         seeded=not streams.fresh,
     )
@@ -166,10 +216,21 @@ def _pseudo_posterior_surveys(
         **_roles(survey),
     )
     paid = pay(guarantee)
-    synthetic = round_microdata(found.synthesize())
+    undone = None
+    if privacy.correction:
+        progress("undoing what weights do")
+        undone = found.undo_weights(progress)
+    synthetic = found.synthesize(MICRODATA_DIGITS, undone.draws if undone else None)
     progress("making tables")
     tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
-    return _Made(guarantee, paid, synthetic, tables, calibration=found.calibration)
+    return _Made(guarantee, paid, synthetic, tables, (_weighting_note(undone),), calibration=found.calibration)
+
+
+def _weighting_note(undone: Undone | None) -> str:
+    if undone is not None and undone.known:
+        return "What weighting does to the fitted spread is undone in the draws; that costs no privacy."
+    why = "is left" if undone is None else "could not be found, and is left"
+    return f"What weighting does to the fitted spread {why} in the draws: spreads come out too small."
 
 
 def _censored_surveys(
@@ -197,8 +258,8 @@ def _censored_surveys(
     if privacy.correction:
         progress("undoing what clipping does")
         draws = [correct(model, draw, interval, records, streams, peak) for draw in draws]
-    surveys = synthesize_draws(model, records, draws, survey, streams)
-    synthetic = round_microdata(make_synthetic(surveys, privacy.mechanism, spec.model.smoothing))
+    surveys = synthesize_draws(model, records, draws, survey, streams, MICRODATA_DIGITS)
+    synthetic = make_synthetic(surveys, privacy.mechanism, spec.model.smoothing)
     progress("making tables")
     tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
     corrected = "undone in the draws" if privacy.correction else "left in the draws"
@@ -207,7 +268,7 @@ def _censored_surveys(
 
 
 def _roles(survey: Survey) -> dict[str, tuple[str, ...]]:
-    return {"confidential": (survey.outcome, survey.design.weight), "public": _published_columns(survey)}
+    return {"confidential": (survey.outcome, survey.design.weight), "public": survey.published}
 
 
 def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
@@ -263,11 +324,6 @@ def _rehearse(survey: Survey, spec: Spec, privacy: PrivacySpec) -> pl.DataFrame:
 def _charge(privacy: PrivacySpec, budget: str, folder: Path, guarantee: Guarantee) -> Charge:
     purpose = folder.name if is_plain(folder.name) and folder.name.strip() else "release"
     return charge(privacy.ledger, budget, privacy.epsilon, purpose[:200].strip(), guarantee.kind)
-
-
-def _published_columns(survey: Survey) -> tuple[str, ...]:
-    strata = survey.design.strata
-    return tuple(dict.fromkeys([*survey.public, *([strata] if strata else [])]))
 
 
 def make_model(privacy: PrivacySpec, model: ModelSpec) -> Model:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, time
 from pathlib import Path
 
-from svysynth.files import write_frame
+from svysynth.engine import frame_ranges
+from svysynth.files import write_frame, write_parts
 from svysynth.manifest import NOT_FOR_RELEASE, make_manifest
-from svysynth.release import Release
+from svysynth.release import Release, microdata
 from svysynth.report.excel import write_workbook
 from svysynth.report.public import public_page
 
@@ -27,9 +28,10 @@ def publish(release: Release, folder: Path) -> None:
         raise TypeError("only a Release can be published")
     write_frame(release.tables, folder / "tables.csv")
     write_workbook(release.tables, folder / "tables.xlsx", _notes(release))
-    for number, frame in enumerate(release.microdata, start=1):
-        for ending in ("parquet", "csv"):
-            write_frame(frame, folder / f"microdata-{number}.{ending}")
+    for number, survey in enumerate(release.microdata, start=1):
+        for ending in release.endings:
+            parts = (microdata(survey, part.start, part.stop) for part in frame_ranges(len(survey)))
+            write_parts(parts, folder / f"microdata-{number}.{ending}")
     (folder / "report.html").write_text(public_page(release), encoding="utf-8")
     manifest = make_manifest(release, checksums(folder))
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -44,7 +46,12 @@ def publish(release: Release, folder: Path) -> None:
 
 def checksums(folder: Path) -> dict[str, str]:
     """SHA-256 of every file, by name."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    return {path.name: _checksum(path) for path in sorted(folder.iterdir())}
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sums_text(sums: Mapping[str, str]) -> str:

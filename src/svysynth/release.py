@@ -8,12 +8,12 @@ computed again from them by anyone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 
 import polars as pl
 
-from svysynth.combine import Synthetic
 from svysynth.design import Design
 from svysynth.guarantee import Guarantee
 from svysynth.ledger import Charge, millionths
@@ -24,6 +24,9 @@ from svysynth.synthesis import SMOOTHED
 MICRODATA_DIGITS = 8
 TABLE_DIGITS = 10
 """Significant digits of what is published."""
+PREVIEW = 1_000_000
+"""Rows of a synthetic file that reports look at."""
+MOST_RECORDS_AS_TEXT = 1_000_000
 COUNTS = ("id", "n")
 """Columns that are whole numbers already."""
 
@@ -39,7 +42,8 @@ class Release:
     """The labels of every public column, in order."""
     records: int
     tables: pl.DataFrame
-    microdata: tuple[pl.DataFrame, ...] = ()
+    microdata: tuple[Survey, ...] = ()
+    """The synthetic surveys, on the grid of what is published."""
     notes: tuple[str, ...] = ()
     seeded: bool = False
     created: date = field(default_factory=date.today)
@@ -58,6 +62,16 @@ class Release:
         """What the release is called."""
         return self.spec.about.title or f"{self.spec.survey.outcome} by {', '.join(self.spec.survey.public)}"
 
+    @cached_property
+    def previews(self) -> tuple[pl.DataFrame, ...]:
+        """Each synthetic file as it is published, of a large one the first rows; their order is random."""
+        return tuple(microdata(survey, 0, PREVIEW) for survey in self.microdata)
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The formats of the synthetic files."""
+        return endings(self.records)
+
     @property
     def requested_tables(self) -> tuple[TableSpec, ...]:
         """The tables it has."""
@@ -70,16 +84,16 @@ def rounded(frame: pl.DataFrame, digits: int) -> pl.DataFrame:
     return frame.with_columns(pl.col(numbers).round_sig_figs(digits))
 
 
-def round_microdata(synthetic: Synthetic) -> Synthetic:
-    """The synthetic surveys on the grid of what is published."""
-    surveys = tuple(replace(survey, frame=rounded(survey.frame, MICRODATA_DIGITS)) for survey in synthetic.surveys)
-    return replace(synthetic, surveys=surveys)
+def endings(records: int) -> tuple[str, ...]:
+    """The formats of synthetic files with so many records; beyond some number text would serve nobody."""
+    return ("parquet", "csv") if records <= MOST_RECORDS_AS_TEXT else ("parquet",)
 
 
-def microdata(survey: Survey) -> pl.DataFrame:
-    """A synthetic survey as it is published: labels as text, and ids that say nothing."""
-    labels = [name for name, dtype in survey.frame.schema.items() if not dtype.is_float()]
-    return survey.frame.with_columns(pl.col(labels).cast(pl.String)).with_row_index("id", offset=1)
+def microdata(survey: Survey, start: int, stop: int) -> pl.DataFrame:
+    """Some rows of a synthetic survey as they are published: labels as text, and ids that say nothing."""
+    frame = survey.rows(start, stop).frame
+    labels = [name for name, dtype in frame.schema.items() if not dtype.is_float()]
+    return frame.with_columns(pl.col(labels).cast(pl.String)).with_row_index("id", offset=start + 1)
 
 
 def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Sequence[str]]) -> Survey:

@@ -25,6 +25,7 @@ from svysynth.diagnostics import Verdict, judge
 from svysynth.groups import Floats
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.models.whitening import Whitening
+from svysynth.store import Column
 from svysynth.streams import Streams
 
 CHAINS = 4
@@ -53,7 +54,7 @@ class Fit:
 
     model: Model
     records: Records
-    alpha: Floats
+    alpha: Column
     draws: Parameters
     """Each parameter with the draws as its first axis, chain after chain."""
     verdict: Verdict
@@ -64,7 +65,7 @@ class Fit:
         return len(next(iter(self.draws.values())))
 
 
-def fit(model: Model, records: Records, alpha: Floats, streams: Streams, draws: int = 1000, label: str = "fit") -> Fit:
+def fit(model: Model, records: Records, alpha: Column, streams: Streams, draws: int = 1000, label: str = "fit") -> Fit:
     """Draw from the α-weighted pseudo posterior; the verdict says whether the draws can be trusted.
 
     A run that fails is made once more with half the step.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ import polars as pl
 
 from svysynth.columns import LARGEST_MAGNITUDE, categories, guess_numbers, keys, numbers
 from svysynth.design import Design, DesignIndex, index_design
+from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, did_you_mean, of_records
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import CodeLabels, DataFile, quiet
 from svysynth.groups import Floats, Integers, group_ids, smallest_integer
 from svysynth.spec import SurveySpec, Transform, validate_spec
+from svysynth.store import Column
 
 MOST_CONDITION_TERMS = 1000
 CONDITION_WORDS = {
@@ -34,6 +36,17 @@ CONDITION_WORDS = {
     *("min", "max", "avg", "sum", "count", "median", "quantile_cont"),
 }
 """What may stand before a bracket in a condition: operators, and functions whose cost is bounded by the data's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The public part of a survey: each combination of public columns and stratum that occurs, and how often."""
+
+    frame: pl.DataFrame
+    """One row for each group, in the order of the cells and then of the strata."""
+    count: Integers
+    cell: Integers
+    """The position of each group's cell among the cells that have records."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,10 @@ class Survey:
     transform: Transform = "log"
     population_total: float | None = None
     codes: Mapping[str, CodeLabels] = field(default_factory=dict)
+    engine: Engine = LOCAL
+    """Who goes through the records."""
+    scratch: Path | None = None
+    """Where columns of the survey's length are kept that are too long for memory."""
 
     def __len__(self) -> int:
         return self.frame.height
@@ -61,12 +78,21 @@ class Survey:
     @property
     def outcome_values(self) -> Floats:
         """The outcome of every record."""
-        return self.frame[self.outcome].to_numpy()
+        return self.values(self.outcome)
 
     @property
     def weights(self) -> Floats:
         """The sampling weight of every record."""
-        return self.frame[self.design.weight].to_numpy()
+        return self.values(self.design.weight)
+
+    def values(self, column: str) -> Floats:
+        """A column of numbers."""
+        return self.frame[column].to_numpy()
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """The columns that are released as they are: the public ones, and the strata."""
+        return tuple(dict.fromkeys([*self.public, *([self.design.strata] if self.design.strata else [])]))
 
     @cached_property
     def index(self) -> DesignIndex:
@@ -86,6 +112,28 @@ class Survey:
         dtype = self.frame.schema[column]
         assert isinstance(dtype, pl.Enum)
         return tuple(dtype.categories)
+
+    def rows(self, start: int, stop: int) -> Survey:
+        """Some of the records, in memory."""
+        return replace(self, frame=self.frame[start:stop])
+
+    def with_weights(self, weights: Column) -> Survey:
+        """The same survey with other weights."""
+        return replace(self, frame=self.frame.with_columns(pl.Series(self.design.weight, np.asarray(weights))))
+
+    def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
+        """The cells of some public columns that have records, and for every record the position of its own."""
+        return group_ids(self.cell_index(columns), math.prod(len(self.levels(column)) for column in columns))
+
+    @property
+    def groups(self) -> Groups:
+        """The public part of the records."""
+        cells, cell = self.present_cells(self.public)
+        stratum, strata = (self.index.stratum, self.index.strata) if self.design.strata else (0, 1)
+        keys, group = group_ids(np.asarray(cell, np.int64) * strata + stratum, len(cells) * strata)
+        first = np.empty(len(keys), np.int64)
+        first[group[::-1]] = np.arange(len(self))[::-1]
+        return Groups(self.frame.select(self.published)[first], np.bincount(group), keys // strata)
 
     def cell_index(self, columns: Sequence[str]) -> Integers:
         """The cell of every record in the crossing of some public columns, last column fastest."""
@@ -132,25 +180,25 @@ def read_survey(
 def survey_from_file(spec: SurveySpec) -> Survey:
     """Read the survey that a spec describes."""
     file = open_data(spec.data)
-    condition = _parse_condition(spec.where)
-    needed = [*_declared(spec), *_condition_columns(condition)]
-    _require_columns(needed, file.columns)
+    condition = parse_condition(spec.where)
+    needed = [*declared_columns(spec), *condition_columns(condition)]
+    require_columns(needed, file.columns)
     return _build(read_columns(file, needed), spec, condition, file)
 
 
 def survey_from_frame(frame: pl.DataFrame, spec: SurveySpec) -> Survey:
     """Make a survey of a frame that is already in memory."""
-    condition = _parse_condition(spec.where)
-    _require_columns([*_declared(spec), *_condition_columns(condition)], frame.columns)
+    condition = parse_condition(spec.where)
+    require_columns([*declared_columns(spec), *condition_columns(condition)], frame.columns)
     return _build(frame, spec, condition, DataFile(Path("frame"), "frame", tuple(frame.columns)))
 
 
 def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, file: DataFile) -> Survey:
-    _require_records(frame, "the data", "export the file again")
+    require_records(frame, "the data", "export the file again")
     if condition is not None:
-        frame = _keep(frame, condition, file)
-        _require_records(frame, "survey.where", "loosen the condition")
-    raw = {name: frame[name] for name in _declared(spec)}
+        frame = keep_rows(frame, condition, file)
+        require_records(frame, "survey.where", "loosen the condition")
+    raw = {name: frame[name] for name in declared_columns(spec)}
     del frame  # each raw column can go as soon as it has been converted
     columns, codes = {}, {}
     for name in (spec.outcome, spec.weight, spec.fpc):
@@ -161,7 +209,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, fil
         columns[name], codes[name] = categories(raw.pop(name), *labels)
     for name in tuple(raw):
         columns[name] = pl.Series(name, keys(raw.pop(name)).key)
-    _check_ranges(columns, spec)
+    check_ranges(columns, spec)
     survey = Survey(
         pl.DataFrame(columns),
         spec.outcome,
@@ -178,7 +226,8 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, fil
 # --- the row filter ---
 
 
-def _parse_condition(where: str | None) -> pl.Expr | None:
+def parse_condition(where: str | None) -> pl.Expr | None:
+    """The row filter of a spec as an expression, or a refusal."""
     if where is None:
         return None
     remedy = "write it like: age_group = 40 and salary > 0"
@@ -198,14 +247,15 @@ def _parse_condition(where: str | None) -> pl.Expr | None:
     return condition
 
 
-def _condition_columns(condition: pl.Expr | None) -> list[str]:
+def condition_columns(condition: pl.Expr | None) -> list[str]:
+    """The columns that a row filter looks at."""
     return [] if condition is None else condition.meta.root_names()
 
 
-def _keep(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.DataFrame:
+def keep_rows(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.DataFrame:
     """The records for which the condition is true; unknown counts as false, as in SQL."""
     typed = frame.with_columns(
-        guess_numbers(frame[column], file) for column in dict.fromkeys(_condition_columns(condition))
+        guess_numbers(frame[column], file) for column in dict.fromkeys(condition_columns(condition))
     )
     problem = "does not fit the columns it names"
     remedy = "compare numbers with numbers and text with text in 'quotes'"
@@ -229,12 +279,14 @@ def _bad_condition(problem: str, remedy: str) -> SurveyError:
 # --- columns by role ---
 
 
-def _declared(spec: SurveySpec) -> list[str]:
+def declared_columns(spec: SurveySpec) -> list[str]:
+    """The columns that have a role."""
     optional = [column for column in (spec.strata, spec.cluster, spec.fpc) if column]
     return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
 
 
-def _require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
+def require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
+    """Stop where columns are not there."""
     missing = [column for column in dict.fromkeys(needed) if column not in available]
     if missing:
         hint = did_you_mean(missing[0], available)
@@ -246,12 +298,14 @@ def _require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
         )
 
 
-def _require_records(frame: pl.DataFrame, place: str, remedy: str) -> None:
+def require_records(frame: pl.DataFrame, place: str, remedy: str) -> None:
+    """Stop where there is nobody."""
     if frame.height == 0:
         raise SurveyError("data", place, "there are no records", remedy)
 
 
-def _check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
+def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
+    """Stop where weights are not positive, or outcomes have no logarithm that need one."""
     weight, outcome = columns[spec.weight], columns[spec.outcome]
     bad = int((weight <= 0).sum())
     if bad:

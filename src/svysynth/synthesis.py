@@ -1,29 +1,36 @@
 """Synthesis: one posterior draw becomes one synthetic survey, with smoothed weights (paper §2.1, §2.2).
 
-The public columns and the strata are as given; outcome and weight are drawn from the model. Rows are shuffled and ids
-are fresh, so that a record's place says nothing. Weights are scaled to the declared population total.
+The public columns and the strata are as given; outcome and weight are drawn from the model. Rows come in a random order
+and ids are fresh, so that a record's place says nothing. Weights are scaled to the declared population total. Random
+numbers go by the place in the synthetic file: it is the same however the work is cut.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from svysynth.design import Design
+from svysynth.engine import BLOCK, map_blocks
 from svysynth.errors import SurveyError
-from svysynth.groups import Integers
+from svysynth.groups import Floats, Integers
+from svysynth.large import survey_of_columns
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.sampler import Fit
-from svysynth.spec import DRAWS_APART
+from svysynth.spec import DRAWS_APART, Transform
 from svysynth.streams import Streams
 from svysynth.survey import Survey
 
 SMOOTHED, UNSMOOTHED = "weight", "weight_unsmoothed"
+ROUNDS = 6
+"""Of the network that shuffles."""
 
 
 def choose_draws(fit: Fit, datasets: int) -> Integers:
@@ -39,49 +46,135 @@ def choose_draws(fit: Fit, datasets: int) -> Integers:
     return np.arange(datasets) * apart + apart // 2
 
 
-def synthesize_surveys(fit: Fit, survey: Survey, datasets: int, streams: Streams) -> tuple[Survey, ...]:
+def synthesize_surveys(
+    fit: Fit, survey: Survey, datasets: int, streams: Streams, digits: int | None = None
+) -> tuple[Survey, ...]:
     """m synthetic surveys from m independent draws."""
-    draws = [{name: value[draw] for name, value in fit.draws.items()} for draw in choose_draws(fit, datasets)]
-    return synthesize_draws(fit.model, fit.records, draws, survey, streams)
+    return synthesize_draws(fit.model, fit.records, released_draws(fit, datasets), survey, streams, digits)
+
+
+def released_draws(fit: Fit, datasets: int) -> list[Parameters]:
+    """The m draws that are released."""
+    return [{name: value[draw] for name, value in fit.draws.items()} for draw in choose_draws(fit, datasets)]
 
 
 def synthesize_draws(
-    model: Model, records: Records, draws: Sequence[Parameters], survey: Survey, streams: Streams
+    model: Model,
+    records: Records,
+    draws: Sequence[Parameters],
+    survey: Survey,
+    streams: Streams,
+    digits: int | None = None,
 ) -> tuple[Survey, ...]:
-    """A synthetic survey from each draw."""
+    """A synthetic survey from each draw, its numbers rounded to significant digits where their number is given.
+
+    Of the records the design matrix is used and of the survey its groups: not the order of the records, and nothing of
+    what they say.
+    """
     if survey.population_total is None:
         remedy = "declare the published figure that released weights are scaled to"
         raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
-    total, x = survey.population_total, jnp.asarray(records.x[records.cell])
-    return tuple(_synthesize_one(model, draw, x, survey, total, number, streams) for number, draw in enumerate(draws))
+    groups, size = survey.groups, len(survey)
+    made = []
+    for number, draw in enumerate(draws):
+        numbers = {name: np.asarray(value) for name, value in draw.items()}
+        block = _Block(model, numbers, records.x[groups.cell], groups.count, size, number, streams)
+        sums = map_blocks(survey.engine, _WeightSums(block), size)
+        scales = tuple(_scale(column, survey.population_total) for column in zip(*sums, strict=True))
+        columns = _Columns(block, scales, survey.transform, digits)
+        made.append(survey_of_columns(survey, groups, columns, (SMOOTHED, UNSMOOTHED), f"synthetic-{number}"))
+    return tuple(made)
 
 
-def _synthesize_one(
-    model: Model, draw: Parameters, x: Array, survey: Survey, total: float, number: int, streams: Streams
-) -> Survey:
-    key = jax.random.wrap_key_data(jnp.asarray(streams.key_data("synthesis", number)))
-    t, v, smoothed = (np.asarray(column) for column in _draw_records(model, key, draw, x))
-    public = list(dict.fromkeys([*survey.public, *([survey.design.strata] if survey.design.strata else [])]))
-    frame = survey.frame.select(public).with_columns(
-        pl.Series(survey.outcome, np.exp(t) if survey.transform == "log" else t),
-        _scaled(SMOOTHED, smoothed, total),
-        _scaled(UNSMOOTHED, v, total),
-    )
-    order = streams.generator("shuffle", number).permutation(len(survey))
-    return Survey(
-        frame[order],
-        survey.outcome,
-        Design(SMOOTHED, survey.design.strata),
-        survey.public,
-        survey.transform,
-        total,
-        survey.codes,
-    )
+@dataclass(frozen=True)
+class _Block:
+    """Synthetic records, a block at a time. Those of a block depend on the block's place and on nothing else."""
+
+    model: Model
+    draw: dict[str, Floats]
+    x: Floats
+    """A row for each group."""
+    count: Integers
+    size: int
+    number: int
+    streams: Streams
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats, Floats]:
+        """The group, t*, v* and the smoothed log weight of each record."""
+        keys = self.streams.generator("shuffle", self.number).integers(0, 2**63, ROUNDS, dtype=np.uint64)
+        place = shuffled(np.arange(piece.start, piece.stop), self.size, keys)
+        group = np.searchsorted(np.cumsum(self.count), place, side="right")
+        key = jax.random.wrap_key_data(jnp.asarray(self.streams.key_data("synthesis", self.number)))
+        key = jax.random.fold_in(key, piece.start // BLOCK)
+        t, v, smoothed = _draw_records(self.model, key, self.draw, self.x[group])
+        return group, np.asarray(t), np.asarray(v), np.asarray(smoothed)
 
 
-def _scaled(name: str, log_weight: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) -> pl.Series:
-    weight = np.exp(log_weight - log_weight.max())
-    return pl.Series(name, weight * (total / weight.sum()))
+def shuffled(position: Integers, size: int, keys: npt.NDArray[np.uint64]) -> Integers:
+    """Where a permutation of 0 … size − 1 sends some positions, without the rest of it being made.
+
+    A Feistel network permutes the numbers of 2h bits; what comes out too large is sent on until it fits.
+    """
+    half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    found = position.astype(np.uint64)
+    moving = np.arange(len(found))
+    while len(moving):
+        left, right = found[moving] >> half, found[moving] & mask
+        for key in keys:
+            left, right = right, left ^ (_mixed(right ^ key) & mask)
+        found[moving] = (left << half) | right
+        moving = moving[found[moving] >= size]
+    return found.astype(np.int64)
+
+
+def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Every bit of the result depends on every bit of the value (the finalizer of splitmix64)."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(value ^ (value >> np.uint64(31)))
+
+
+@dataclass(frozen=True)
+class _WeightSums:
+    """The largest log weight of a block and Σexp(log weight − largest), for smoothed and unsmoothed weights."""
+
+    block: _Block
+
+    def __call__(self, piece: slice) -> tuple[tuple[float, float], tuple[float, float]]:
+        _, _, v, smoothed = self.block(piece)
+        return _exp_sum(smoothed), _exp_sum(v)
+
+
+def _exp_sum(log_weight: Floats) -> tuple[float, float]:
+    largest = float(log_weight.max())
+    return largest, float(np.exp(log_weight - largest).sum())
+
+
+def _scale(blocks: Sequence[tuple[float, float]], total: float) -> tuple[float, float]:
+    """The largest log weight of all, and what weights relative to it are multiplied by to add up to the total."""
+    largest = max(one for one, _ in blocks)
+    return largest, total / sum(part * math.exp(one - largest) for one, part in blocks)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """A block of a synthetic survey: the group, the outcome, the smoothed and the unsmoothed weight of each record."""
+
+    block: _Block
+    scales: tuple[tuple[float, float], ...]
+    transform: Transform
+    digits: int | None
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats, Floats]:
+        group, t, v, smoothed = self.block(piece)
+        outcome = np.exp(t) if self.transform == "log" else t
+        (largest, scale), (largest_drawn, scale_drawn) = self.scales
+        weight, drawn = np.exp(smoothed - largest) * scale, np.exp(v - largest_drawn) * scale_drawn
+        return group, self._rounded(outcome), self._rounded(weight), self._rounded(drawn)
+
+    def _rounded(self, column: Floats) -> Floats:
+        return column if self.digits is None else pl.Series(column).round_sig_figs(self.digits).to_numpy()
 
 
 @partial(jax.jit, static_argnames="model")

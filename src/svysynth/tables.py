@@ -91,7 +91,8 @@ def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) 
     index = survey.index
     block = np.arange(len(survey)) if by_psu else index.stratum
     block = block if index.psu is None else index.psu
-    return compute_moments(block, survey.cell_index(columns), survey.weights, survey.outcome_values, cells)
+    cell = survey.cell_index(columns)
+    return compute_moments(block, cell, survey.weights, survey.outcome_values, cells, survey.engine)
 
 
 @dataclass(frozen=True, eq=False)

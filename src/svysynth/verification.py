@@ -28,13 +28,12 @@ from svysynth.interval import place_interval
 from svysynth.ledger import entries, millionths, verify
 from svysynth.manifest import Manifest, Rounding
 from svysynth.publish import MANIFEST, SUMS, checksums, sums_text
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, rounded, survey_of_microdata
+from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded, survey_of_microdata
 from svysynth.synthesis import SMOOTHED, UNSMOOTHED
 
 AGREEMENT = 1e-8
 """What is added up again may differ by this fraction: rounded numbers, and floats that depend on the machine."""
 ROUNDING = Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS)
-ENDINGS = ("parquet", "csv")
 OTHERS = ("tables.csv", "tables.xlsx", "report.html")
 STRANGE = (*READER_ERRORS, ValidationError, LookupError, ValueError, TypeError, AssertionError)
 """What making tables of files that do not belong together may raise."""
@@ -102,7 +101,8 @@ def _check_files(public: Path) -> Manifest:
 def _check_promise(manifest: Manifest) -> None:
     """What a manifest says twice has to agree: the guarantee, its statement, the settings and the names of files."""
     guarantee, datasets = manifest.guarantee, manifest.privacy.datasets
-    names = [f"microdata-{number}.{ending}" for number in range(1, datasets + 1) for ending in ENDINGS]
+    formats = endings(manifest.survey.records)
+    names = [f"microdata-{number}.{ending}" for number in range(1, datasets + 1) for ending in formats]
     if (
         (manifest.privacy.mechanism == "laplace") != (datasets == 0)
         or guarantee != _promise(manifest)
@@ -166,16 +166,21 @@ def _read_microdata(public: Path, number: int, manifest: Manifest) -> pl.DataFra
     """A synthetic file: the same in both formats, with the rows and the weight that the manifest says."""
     file = open_data(public / f"microdata-{number}.parquet")
     frame = read_columns(file, file.columns)
-    text, survey = as_written(frame), manifest.survey
+    survey = manifest.survey
     total = survey.population_total or 0.0
     if not (
-        _read_csv(public / f"microdata-{number}.csv", text).equals(text.cast({"id": pl.Float64}))
+        ("csv" not in endings(survey.records) or _same_text(public / f"microdata-{number}.csv", frame))
         and frame.equals(rounded(frame, MICRODATA_DIGITS))
-        and frame["id"].to_list() == list(range(1, survey.records + 1))
+        and frame["id"].equals(pl.Series("id", range(1, survey.records + 1), dtype=frame["id"].dtype))
         and all(math.isclose(frame[name].sum(), total, rel_tol=AGREEMENT) for name in (SMOOTHED, UNSMOOTHED))
     ):
         raise _wrong(f"has a synthetic file that does not belong to its manifest (number {number})")
     return frame
+
+
+def _same_text(path: Path, frame: pl.DataFrame) -> bool:
+    text = as_written(frame)
+    return _read_csv(path, text).equals(text.cast({"id": pl.Float64}))
 
 
 def _read_csv(path: Path, like: pl.DataFrame) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from svysynth.errors import SurveyError
 from svysynth.formats.base import READER_ERRORS, DataFile, file_error, quiet, refuse_too_large
 
 MOST_FOLDERS = 10_000
@@ -31,8 +32,29 @@ def read_parquet(file: DataFile, columns: list[str], rows: int | None) -> pl.Dat
             refuse_too_large(file.path, lazy.select(pl.len()).collect().item() * 8 * len(columns))
             return lazy.select(columns).collect()
     except READER_ERRORS:
-        problem = "is damaged, or its parts have different columns"
-        raise file_error(file.path, problem, "write it again in one go") from None
+        raise _damaged(file) from None
+
+
+def count_rows(file: DataFile) -> int:
+    """How many rows there are, from the footers alone."""
+    try:
+        with quiet():
+            return int(_scan(file.path).select(pl.len()).collect().item())
+    except READER_ERRORS:
+        raise _damaged(file) from None
+
+
+def read_rows(file: DataFile, columns: list[str], rows: range) -> pl.DataFrame:
+    """Read columns of some rows with the types they have."""
+    try:
+        with quiet():
+            return _scan(file.path).select(columns).slice(rows.start, len(rows)).collect()
+    except READER_ERRORS:
+        raise _damaged(file) from None
+
+
+def _damaged(file: DataFile) -> SurveyError:
+    return file_error(file.path, "is damaged, or its parts have different columns", "write it again in one go")
 
 
 def _scan(path: Path) -> pl.LazyFrame:

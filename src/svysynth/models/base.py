@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -16,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 
+from svysynth.engine import LOCAL, Engine, map_blocks
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers, group_sums
 from svysynth.models.whitening import Whitening
+from svysynth.store import Column, derive
 from svysynth.survey import Survey
 
 jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
@@ -31,16 +35,20 @@ Parameters = dict[str, Array]
 class Records:
     """The records as a model sees them; x is constant within a cell of the public columns."""
 
-    t: Floats
+    t: Column
     """The transformed outcome."""
-    v: Floats
+    v: Column
     """The log weight, scaled to mean 1."""
-    cell: Integers
+    cell: Column
     """The cell of each record."""
     x: Floats
     """Cell × coefficient: the design matrix, a row for each cell that has records."""
     terms: tuple[str, ...]
     """The names of the coefficients."""
+    engine: Engine = LOCAL
+    """Who goes through the records."""
+    scratch: Path | None = None
+    """Where columns of their length are kept that are too long for memory."""
 
     def __len__(self) -> int:
         return len(self.t)
@@ -70,7 +78,7 @@ class Model(Protocol):
     def name(self) -> str:
         """Its name in the spec and in what is published."""
 
-    def statistics(self, records: Records, alpha: Floats) -> Any:
+    def statistics(self, records: Records, alpha: Column) -> Any:
         """What the density needs of the weighted records, as arrays whose shapes do not depend on their number."""
 
     def whitening(self, statistics: Any) -> Whitening:
@@ -91,8 +99,8 @@ class Model(Protocol):
 
 def make_records(survey: Survey, formula: str | None = None) -> Records:
     """The records of a survey, with the design matrix of a formula (by default the public columns' main effects)."""
-    cells, cell = np.unique(survey.cell_index(survey.public), return_inverse=True)
     sizes = [len(survey.levels(column)) for column in survey.public]
+    cells, cell = survey.present_cells(survey.public)
     positions = np.unravel_index(cells, sizes)
     frame = pl.DataFrame(
         {
@@ -101,10 +109,22 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
         }
     )
     x, terms = _design_matrix(frame, formula or " + ".join(f"`{column}`" for column in survey.public))
-    outcome, weights = survey.outcome_values, survey.weights
-    t = np.log(outcome) if survey.transform == "log" else outcome
-    v = np.log(weights * (len(weights) / weights.sum()))
-    return Records(t, v, cell, x, terms)
+    t = derive(np.log, survey.outcome_values) if survey.transform == "log" else survey.outcome_values
+    mean = sum(map_blocks(survey.engine, _BlockSum(survey.weights), len(survey))) / len(survey)
+    v = derive(partial(_log_ratio, mean=mean), survey.weights)
+    return Records(t, v, cell, x, terms, survey.engine, survey.scratch)
+
+
+@dataclass(frozen=True)
+class _BlockSum:
+    column: Column
+
+    def __call__(self, piece: slice) -> float:
+        return float(self.column[piece].sum())
+
+
+def _log_ratio(weight: Floats, mean: float) -> Floats:
+    return np.asarray(np.log(weight / mean))
 
 
 def _present_levels(levels: tuple[str, ...], position: Integers) -> pl.Series:
@@ -146,15 +166,51 @@ def _restore(term: str, names: dict[str, str]) -> str:
     return term
 
 
-def linear_statistics(records: Records, alpha: Floats) -> LinearStatistics:
+class CellSums(NamedTuple):
+    """Σα and the weighted means of (t, v) in every cell, and the scatter about them over all cells."""
+
+    total: Floats
+    mean: Floats
+    scatter: Floats
+
+
+@dataclass(frozen=True)
+class _BlockSums:
+    """The sums of one block."""
+
+    t: Column
+    v: Column
+    cell: Column
+    cells: int
+    alpha: Column
+
+    def __call__(self, piece: slice) -> CellSums:
+        cells, cell, alpha = self.cells, self.cell[piece], self.alpha[piece]
+        total = group_sums(cell, cells, alpha)
+        safe = np.where(total > 0, total, 1.0)
+        y = np.stack([self.t[piece], self.v[piece]])
+        mean = np.stack([group_sums(cell, cells, alpha * column) / safe for column in y])
+        off = y - mean[:, cell]
+        scatter = np.array([[np.sum(alpha * off[i] * off[j]) for j in range(2)] for i in range(2)])
+        return CellSums(total, mean, scatter)
+
+
+def _merge(blocks: list[CellSums]) -> CellSums:
+    """Of all blocks, in their order: each block's means are weighed about the common ones."""
+    if len(blocks) == 1:
+        return blocks[0]
+    totals, means, scatters = (np.stack(column) for column in zip(*blocks, strict=True))
+    total = totals.sum(axis=0)
+    mean = (totals[:, np.newaxis] * means).sum(axis=0) / np.where(total > 0, total, 1.0)
+    off = means - mean
+    between = np.einsum("bc,bic,bjc->bij", totals, off, off)
+    return CellSums(total, mean, (scatters + between).sum(axis=0))
+
+
+def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:
     """One pass over the records: weighted sums by cell, centred so that no digits cancel."""
-    cells = len(records.x)
-    total = group_sums(records.cell, cells, alpha)
-    safe = np.where(total > 0, total, 1.0)
-    y = np.stack([records.t, records.v])
-    mean = np.stack([group_sums(records.cell, cells, alpha * column) / safe for column in y])
-    off = y - mean[:, records.cell]
-    within = np.array([[np.sum(alpha * off[i] * off[j]) for j in range(2)] for i in range(2)])
+    sums = _BlockSums(records.t, records.v, records.cell, len(records.x), alpha)
+    total, mean, within = _merge(map_blocks(records.engine, sums, len(records)))
     x = records.x
     gram = (x * total[:, np.newaxis]).T @ x
     try:

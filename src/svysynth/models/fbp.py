@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from svysynth.groups import Floats
 from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
 from svysynth.models.whitening import Whitening
 from svysynth.spec import Smoothing
+from svysynth.store import Column
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class FBP:
     """The scale of the half-Cauchy priors."""
     name = "fbp"
     near_normal = True
+    quadratic = True
 
-    def statistics(self, records: Records, alpha: Floats) -> LinearStatistics:
+    def statistics(self, records: Records, alpha: Column) -> LinearStatistics:
         """Weighted sums of the records."""
         return linear_statistics(records, alpha)
 

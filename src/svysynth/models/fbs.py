@@ -21,6 +21,7 @@ from jax.scipy.linalg import solve_triangular
 from svysynth.groups import Floats
 from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
 from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
+from svysynth.store import Column
 
 GRID = np.linspace(0.0, 1.0, 1000)
 """Where the one-dimensional density of a log scale is looked at, from far below its data to far above its prior."""
@@ -40,8 +41,9 @@ class FBS:
     """The degrees of freedom of the half-t priors."""
     name = "fbs"
     near_normal = True
+    quadratic = True
 
-    def statistics(self, records: Records, alpha: Floats) -> LinearStatistics:
+    def statistics(self, records: Records, alpha: Column) -> LinearStatistics:
         """Weighted sums of the records."""
         return linear_statistics(records, alpha)
 

@@ -15,7 +15,9 @@ import polars as pl
 from svysynth.calibration import Calibration
 from svysynth.combine import Synthetic
 from svysynth.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS
+from svysynth.engine import block_slices
 from svysynth.groups import Booleans, Floats, Integers
+from svysynth.lipschitz import summarize_bounds
 from svysynth.release import Release
 from svysynth.report.page import figure, percent, render
 from svysynth.report.plots import Image, histogram, scatters, statistic_name, violins
@@ -27,6 +29,8 @@ from svysynth.utility import interval_overlap, rmse_ratio
 
 INTERNAL = "INTERNAL: shows confidential results. It must never leave the house."
 MOST_POINTS = 20_000
+MOST_RECORDS = 2_000_000
+"""Records whose bounds are looked at one by one."""
 MOST_ROWS_SHOWN = 500
 EXTREMES = 3
 """How many records of a cell count as extreme, by outcome and by weight."""
@@ -41,17 +45,18 @@ def internal_page(
 ) -> str:
     """`report.html` of the internal folder; additive noise has neither calibration nor synthetic surveys."""
     comparisons = _compare(release, direct)
-    alike = look_alikes(survey, synthetic.surveys)
+    alike = look_alikes(survey, synthetic.surveys) if survey.scratch is None else None
+    plotted = _Plotted.of(calibration)
     return render(
         "internal.html",
         internal=INTERNAL,
         title=release.title,
         seeded=release.seeded,
         summary=_summary(release, comparisons, alike, calibration),
-        bounds=None if calibration is None else _bounds_plot(calibration),
-        bounds_facts=[] if calibration is None else _bounds_facts(calibration),
-        alpha=None if calibration is None else _alpha_plot(calibration.fit.alpha),
-        alpha_facts=[] if calibration is None else _alpha_facts(calibration.fit.alpha),
+        bounds=None if plotted is None else _bounds_plot(plotted),
+        bounds_facts=[] if plotted is None else _bounds_facts(plotted),
+        alpha=None if plotted is None else _alpha_plot(plotted.alpha),
+        alpha_facts=[] if plotted is None else _alpha_facts(plotted.alpha),
         scatter=_scatter(survey, synthetic) if synthetic.surveys else None,
         diagnostics=[] if calibration is None else _diagnostics(calibration),
         trials=[] if calibration is None else _trials(calibration),
@@ -65,6 +70,27 @@ def internal_page(
 
 
 # --- bounds and weights ---
+
+
+@dataclass(frozen=True, eq=False)
+class _Plotted:
+    """Bounds and weights of all records, or of as many as are enough where there are very many."""
+
+    calibration: Calibration
+    bounds: Floats
+    weighted: Floats
+    alpha: Floats
+
+    @classmethod
+    def of(cls, calibration: Calibration | None) -> _Plotted | None:
+        if calibration is None:
+            return None
+        columns = calibration.bounds, calibration.weighted_bounds, calibration.fit.alpha
+        size = len(calibration.bounds)
+        if size <= MOST_RECORDS:
+            return cls(calibration, *(np.asarray(column) for column in columns))
+        some = np.sort(Streams.seeded(0).generator("report").integers(0, size, MOST_RECORDS))
+        return cls(calibration, *(column.take(some) for column in columns))
 
 
 def _thinned(values: Floats) -> Floats:
@@ -81,10 +107,10 @@ def _chosen(size: int) -> Integers:
     return Streams.seeded(0).generator("report").choice(size, MOST_POINTS, replace=False)
 
 
-def _bounds_plot(calibration: Calibration) -> Image:
-    finite = calibration.bounds[np.isfinite(calibration.bounds)]
+def _bounds_plot(plotted: _Plotted) -> Image:
+    calibration, finite = plotted.calibration, plotted.bounds[np.isfinite(plotted.bounds)]
     return violins(
-        [_thinned(finite), _thinned(calibration.weighted_bounds)],
+        [_thinned(finite), _thinned(plotted.weighted)],
         ["unweighted, α = 1", "weighted by α"],
         "bound of a record",
         f"Violin plots of the records’ bounds: unweighted up to {finite.max():.3g}, weighted up to "
@@ -94,20 +120,21 @@ def _bounds_plot(calibration: Calibration) -> Image:
     )
 
 
-def _bounds_facts(calibration: Calibration) -> Rows:
-    finite = np.isfinite(calibration.bounds)
-    largest, m = float(calibration.bounds[finite].max()), calibration.datasets
+def _bounds_facts(plotted: _Plotted) -> Rows:
+    calibration, m = plotted.calibration, plotted.calibration.datasets
+    found = summarize_bounds(calibration.bounds, calibration.fit.records.engine)
+    finite = np.isfinite(plotted.bounds)
+    shown = "" if len(finite) == len(calibration.bounds) else f" (of {figure(len(finite))} records drawn at random)"
     return [
-        ("Largest bound, unweighted", f"{largest:.4g}, which would cost ε = {2 * largest * m:.4g}"),
+        ("Largest bound, unweighted", f"{found.largest:.4g}, which would cost ε = {2 * found.largest * m:.4g}"),
         ("Largest bound, weighted", f"{calibration.largest_bound:.6g}"),
         ("Target, ε/(2m)", f"{calibration.target:.6g}"),
         ("Share of the target used", percent(calibration.largest_bound / calibration.target, 1)),
         (
             "Median bound",
-            f"{np.median(calibration.bounds[finite]):.3g} unweighted, "
-            f"{np.median(calibration.weighted_bounds):.3g} weighted",
+            f"{np.median(plotted.bounds[finite]):.3g} unweighted, {np.median(plotted.weighted):.3g} weighted{shown}",
         ),
-        ("Records without a finite bound", figure(int((~finite).sum()))),
+        ("Records without a finite bound", figure(int((~finite).sum())) + shown),
     ]
 
 
@@ -129,15 +156,14 @@ def _alpha_facts(alpha: Floats) -> Rows:
 
 def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
     """Outcome against weight: confidential, as the model drew them, and smoothed."""
-    first = synthetic.surveys[0]
-    some = _chosen(len(survey))
-    confidential = survey.weights * (first.weights.sum() / survey.weights.sum())
-    drawn = first.frame[UNSMOOTHED].to_numpy()
-    y = first.outcome_values[some]
+    first, some = synthetic.surveys[0], _chosen(len(survey))
+    total = np.sum([first.weights[piece].sum() for piece in block_slices(range(len(first)))])
+    scale = total / np.sum([survey.weights[piece].sum() for piece in block_slices(range(len(survey)))])
+    y = first.outcome_values.take(some)
     panels = [
-        ("Confidential sample", survey.outcome_values[some], confidential[some]),
-        ("Synthetic, weights as drawn", y, drawn[some]),
-        ("Synthetic, weights smoothed", y, first.weights[some]),
+        ("Confidential sample", survey.outcome_values.take(some), survey.weights.take(some) * scale),
+        ("Synthetic, weights as drawn", y, first.values(UNSMOOTHED).take(some)),
+        ("Synthetic, weights smoothed", y, first.weights.take(some)),
     ]
     alt = "Outcome against weight in the confidential sample, in synthetic file 1 as drawn, and with smoothed weights."
     return scatters(panels, survey.outcome, "weight", alt, log=survey.transform == "log", highlight=0)

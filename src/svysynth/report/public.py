@@ -83,7 +83,7 @@ def public_page(release: Release) -> str:
         formula=spec.model.formula or " + ".join(spec.survey.public),
         exact=estimation.variance == "taylor",
         variance=estimation.variance,
-        snippets=snippets(release) if release.microdata else {},
+        snippets=snippets(release) if "csv" in release.endings and release.microdata else {},
         notes=_notes(release),
         created=release.created.isoformat(),
         version=__version__,
@@ -133,10 +133,10 @@ def _key_figures(release: Release) -> list[tuple[str, str]]:
 
 def _files(release: Release) -> list[tuple[str, str, str]]:
     """Every file, what it is for, and its twin in another format."""
-    files = [
-        (f"microdata-{number}.csv", f"Synthetic file {number}", f"microdata-{number}.parquet")
-        for number in range(1, len(release.microdata) + 1)
-    ]
+    files = []
+    for number in range(1, len(release.microdata) + 1):
+        *twins, first = (f"microdata-{number}.{ending}" for ending in release.endings)
+        files.append((first, f"Synthetic file {number}", "".join(twins)))
     return [
         ("tables.xlsx", "All tables as a workbook, for reading", ""),
         ("tables.csv", "All tables in one long layout, with intervals and degrees of freedom, for programs", ""),
@@ -162,7 +162,7 @@ def _columns(release: Release) -> list[tuple[str, str]]:
     if survey.strata:
         known = meanings.get(survey.strata, "Public, as in the survey")
         meanings[survey.strata] = f"{known}. The strata of the sample"
-    return [(name, meanings.get(name, "")) for name in release.microdata[0].columns]
+    return [(name, meanings.get(name, "")) for name in release.previews[0].columns]
 
 
 def _promise(release: Release) -> list[tuple[str, str]]:
@@ -249,7 +249,7 @@ def _distribution(release: Release, synthetic: Synthetic) -> Image | None:
         return None
     survey = release.spec.survey
     log = survey.transform == "log"
-    frames = release.microdata[: len(COLOURS)]
+    frames = release.previews[: len(COLOURS)]
     weight = pl.col(SMOOTHED)
     if synthetic.rules == "population":
         weight = weight.mean().over(list(survey.public))
@@ -273,10 +273,10 @@ def snippets(release: Release) -> Mapping[str, str]:
     """Programs that make the first table from the synthetic files, in R, Stata and Python."""
     spec, table = release.spec, release.requested_tables[0]
     synthetic = make_synthetic((), release.guarantee.mechanism, spec.model.smoothing)
-    columns = release.microdata[0].columns
+    columns = release.previews[0].columns
     declared = spec.survey.strata
     strata = declared if synthetic.strata_in_variance else None
-    text = [name for name, dtype in release.microdata[0].schema.items() if dtype == pl.String]
+    text = [name for name, dtype in release.previews[0].schema.items() if dtype == pl.String]
     settings = {
         "confidence": spec.estimation.confidence,
         "lonely": spec.estimation.lonely,

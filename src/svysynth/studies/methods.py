@@ -19,6 +19,7 @@ from svysynth.combine import combine, make_synthetic
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.laplace import laplace_tables
+from svysynth.lipschitz import summarize_bounds
 from svysynth.models.base import Model, Records, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
@@ -98,8 +99,8 @@ class Fitted:
     def figures(self) -> list[float]:
         """The values of FIT_COLUMNS."""
         found = self.calibration
-        unweighted = float(found.bounds[np.isfinite(found.bounds)].max())
-        alpha = float(found.fit.alpha.mean())
+        unweighted = summarize_bounds(found.bounds).largest
+        alpha = float(np.mean(found.fit.alpha))
         return [unweighted, found.largest_bound, alpha, float(len(found.trials)), float(self.attempts)]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 from matplotlib.figure import Figure
 
+from svysynth.engine import Engine
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.studies.application import Application, correlation, release, release_figures, tidy_tables
@@ -63,7 +64,7 @@ def run_simulation(
     study: Simulation,
     folder: Path,
     replicates: int,
-    workers: int | None = None,
+    workers: int | Engine | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Path:
     """The simulation: one selected sample, and repeated sampling. Gives back the path of the page."""
@@ -84,7 +85,7 @@ def run_simulation(
 
 
 def simulation_frames(
-    study: Simulation, folder: Path, replicates: int, workers: int | None, progress: Progress
+    study: Simulation, folder: Path, replicates: int, workers: int | Engine | None, progress: Progress
 ) -> dict[str, pl.DataFrame]:
     """Run the replicates that the folder does not hold yet, and write the study's numbers as CSV."""
     indices = range(_enough(replicates))
@@ -176,7 +177,7 @@ def run_application(
     study: Application,
     folder: Path,
     releases: int,
-    workers: int | None = None,
+    workers: int | Engine | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Path:
     """The application, on the stand-in or on the public-use file. Gives back the path of the page."""
@@ -264,8 +265,8 @@ def _attempts(fits: pl.DataFrame) -> str:
     return f"{fits.height} calibrations, {again} of them repeated with other random numbers."
 
 
-def _workers(wanted: int | None) -> int:
-    return wanted or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else wanted or os.cpu_count() or 1
+def _workers(wanted: int | Engine | None) -> int | Engine:
+    return wanted or len(os.sched_getaffinity(0))
 
 
 def _enough(count: int) -> int:

@@ -16,12 +16,14 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from svysynth.engine import ONE_THREAD, Engine
 from svysynth.errors import Kind, SurveyError
 from svysynth.files import appearing
 from svysynth.groups import Floats
@@ -32,12 +34,6 @@ Progress = Callable[[int, int], None]
 """Told how many replicates are done, of how many."""
 Refusal = tuple[Kind, str, str, str]
 
-ONE_THREAD = {
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1"),
-}
-"""The environment of a worker: sums over several threads would depend on their number."""
 SETTINGS = "study.json"
 
 
@@ -62,9 +58,16 @@ def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def run_replicates(
-    task: Task, indices: Sequence[int], folder: Path, workers: int, progress: Progress = lambda done, total: None
+    task: Task,
+    indices: Sequence[int],
+    folder: Path,
+    workers: int | Engine,
+    progress: Progress = lambda done, total: None,
 ) -> None:
-    """Compute the replicates that the folder does not hold yet; `task` must be a picklable function of the index."""
+    """Compute the replicates that the folder does not hold yet; `task` must be a picklable function of the index.
+
+    `workers` is a number of processes on this machine, or an engine whose processes see the same folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for unfinished in folder.glob(".svysynth-*"):
         unfinished.unlink(missing_ok=True)
@@ -72,8 +75,13 @@ def run_replicates(
     progress(len(indices) - len(pending), len(indices))
     if not pending:
         return
+    if not isinstance(workers, int):
+        _map_replicates(
+            task, pending, folder.resolve(), workers, lambda done: progress(len(indices) - done, len(indices))
+        )
+        return
     context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-    with _environment(ONE_THREAD):
+    with _environment(ONE_THREAD | {"JAX_PLATFORMS": "cpu"}):
         pool = ProcessPoolExecutor(min(workers, len(pending)), context, _leave_with_parent)
         try:
             futures = [pool.submit(_work, task, folder, index) for index in pending]
@@ -89,6 +97,15 @@ def run_replicates(
             raise SurveyError("data", "the study", "a worker was killed", remedy) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _map_replicates(
+    task: Task, pending: Sequence[int], folder: Path, engine: Engine, missing: Callable[[int], None]
+) -> None:
+    for done, refusal in enumerate(engine.map(partial(_work, task, folder), pending), start=1):
+        if refusal is not None:
+            raise SurveyError(*refusal)
+        missing(len(pending) - done)
 
 
 def load_replicates(folder: Path, indices: Sequence[int]) -> list[Arrays]:

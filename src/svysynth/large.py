@@ -1,0 +1,285 @@
+"""A survey too large for memory: its columns are in files, and everything goes through them a slice at a time.
+
+A record is (outcome, weight, group); what a group is, public columns and stratum, is a small table. The files are made
+once, from Parquet read in parts, in a folder that only its owner can enter and that is gone when the work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from svysynth.columns import categories, keys, numbers, refuse_missing
+from svysynth.design import Design, DesignIndex
+from svysynth.engine import BLOCKS_A_FRAME, Engine, map_blocks, part_ranges
+from svysynth.errors import SurveyError
+from svysynth.files import open_data
+from svysynth.formats.base import CodeLabels, DataFile
+from svysynth.formats.parquet import count_rows, read_rows
+from svysynth.groups import Floats, Integers, group_ids
+from svysynth.spec import SurveySpec
+from svysynth.store import Column, Derived, Stored
+from svysynth.survey import (
+    Groups,
+    Survey,
+    check_ranges,
+    condition_columns,
+    declared_columns,
+    keep_rows,
+    parse_condition,
+    require_columns,
+    require_records,
+)
+
+MOST_IN_MEMORY = 2_000_000
+"""Records of a survey that is read as a whole."""
+GROUP = "svysynth group"
+
+
+@dataclass(frozen=True)
+class LargeSurvey(Survey):
+    """A survey whose columns are on disk. `frame` has its columns and their types, and no rows."""
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """The columns of numbers, by name."""
+    group: Column = field(default_factory=lambda: np.empty(0, np.int32))
+    """The group of every record."""
+    public_part: Groups = field(default_factory=lambda: Groups(pl.DataFrame(), np.empty(0, int), np.empty(0, int)))
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def values(self, column: str) -> Any:
+        """A column of numbers, to be read in slices."""
+        return self.columns[column]
+
+    @property
+    def groups(self) -> Groups:
+        """The public part of the records."""
+        return self.public_part
+
+    @cached_property
+    def index(self) -> DesignIndex:
+        """The design as integers; every record is a primary sampling unit."""
+        counts = self.public_part.count
+        table: Integers = np.zeros(len(counts), np.int32)
+        strata = 1
+        if self.design.strata is not None:
+            key = self.public_part.frame[self.design.strata].to_physical().to_numpy()
+            keys, table = group_ids(key, int(key.max()) + 1)
+            strata = len(keys)
+        stratum: Any = Derived(partial(_look_up, table=table), (self.group,))
+        return DesignIndex(stratum, None, stratum, _sums(table, strata, counts), np.ones(strata))
+
+    def cell_index(self, columns: Sequence[str]) -> Any:
+        """The cell of every record in the crossing of some public columns, last column fastest."""
+        return Derived(partial(_look_up, table=self._cell_of_group(columns)), (self.group,))
+
+    def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
+        """The cells of some public columns that have records, and for every record the position of its own."""
+        cells, position = np.unique(self._cell_of_group(columns), return_inverse=True)
+        return cells, Derived(partial(_look_up, table=position), (self.group,))
+
+    def rows(self, start: int, stop: int) -> Survey:
+        """Some of the records, in memory."""
+        return self._in_memory(lambda column: column[start:stop])
+
+    def sample(self, positions: Integers) -> Survey:
+        """The records at some positions, in memory."""
+        return self._in_memory(lambda column: column.take(positions))
+
+    def _in_memory(self, read: Callable[[Column], Any]) -> Survey:
+        frame = self.public_part.frame[read(self.group)].with_columns(
+            pl.Series(name, read(column)) for name, column in self.columns.items()
+        )
+        roles = self.outcome, self.design, self.public, self.transform, self.population_total, self.codes
+        return Survey(frame.select(self.frame.columns), *roles)
+
+    def with_weights(self, weights: Column) -> Survey:
+        """The same survey with other weights."""
+        return replace(self, columns={**self.columns, self.design.weight: weights})
+
+    def _cell_of_group(self, columns: Sequence[str]) -> Integers:
+        sizes = [len(self.levels(column)) for column in columns]
+        codes = [self.public_part.frame[column].to_physical().to_numpy() for column in columns]
+        if not columns:
+            return np.zeros(len(self.public_part.count), np.int64)
+        return np.asarray(np.ravel_multi_index(codes, sizes), np.int64)
+
+
+def _look_up(group: Integers, table: Integers) -> Integers:
+    return table[group]
+
+
+def _sums(group: Integers, groups: int, count: Integers) -> Integers:
+    return np.bincount(group, count, minlength=groups).astype(np.int64)
+
+
+def is_large(spec: SurveySpec) -> bool:
+    """Whether a survey is worked on from disk: Parquet with very many rows, of a design without clusters."""
+    if spec.cluster or spec.fpc:
+        return False
+    file = open_data(spec.data)
+    return file.format == "parquet" and count_rows(file) > MOST_IN_MEMORY
+
+
+def store_survey(survey: Survey, folder: Path, engine: Engine) -> LargeSurvey:
+    """A survey that is in memory, as one whose columns are in a folder."""
+    cell = survey.present_cells(survey.public)[1]
+    key = np.asarray(cell, np.int64)
+    if survey.design.strata:
+        key = key * survey.index.strata + survey.index.stratum
+    columns = _create(folder, (survey.outcome, survey.design.weight), len(survey))
+    for name, column in columns.items():
+        column.write(0, survey.values(name))
+    group = Stored.create(folder / "group", np.int32, len(survey))
+    group.write(0, np.searchsorted(np.unique(key), key))
+    return _of_parts(survey, survey.groups, columns, group, folder, engine)
+
+
+def read_large(spec: SurveySpec, folder: Path, engine: Engine) -> LargeSurvey:
+    """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers."""
+    file, condition = open_data(spec.data), parse_condition(spec.where)
+    require_columns([*declared_columns(spec), *condition_columns(condition)], file.columns)
+    parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_FRAME)
+    found = list(engine.map(_Combinations(file, spec), parts))
+    kept = [int(part["records"].sum()) for part in found]
+    names = [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
+    combinations = pl.concat(found).group_by(names).agg(pl.col("records").sum())
+    require_records(combinations, "survey.where" if spec.where else "the data", "loosen the condition")
+    groups, codes, group = _number_groups(combinations, file, spec)
+    columns = _create(folder, (spec.outcome, spec.weight), sum(kept))
+    place = Stored.create(folder / "group", np.int32, sum(kept))
+    numbered = combinations.select(names).with_columns(pl.Series(GROUP, group))
+    write = _Numbers(file, spec, numbered, tuple(columns.values()), place)
+    offsets = np.cumsum([0, *kept[:-1]]).tolist()
+    for _ in engine.map(write, list(zip(parts, offsets, strict=True))):
+        pass
+    design = Design(spec.weight, spec.strata)
+    like = Survey(pl.DataFrame(), spec.outcome, design, spec.public, spec.transform, spec.population_total, codes)
+    return _of_parts(like, groups, columns, place, folder, engine)
+
+
+@dataclass(frozen=True)
+class _Combinations:
+    """The public combinations that occur in some rows of a file, as they stand there, with their numbers."""
+
+    file: DataFile
+    spec: SurveySpec
+
+    def __call__(self, rows: range) -> pl.DataFrame:
+        names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
+        frame = _read(self.file, self.spec, names, rows)
+        return frame.group_by(names).agg(pl.len().cast(pl.Int64).alias("records"))
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Puts the numbers of some rows of a file, and their groups, into stored columns."""
+
+    file: DataFile
+    spec: SurveySpec
+    groups: pl.DataFrame
+    columns: tuple[Stored, ...]
+    place: Stored
+
+    def __call__(self, part: tuple[range, int]) -> None:
+        rows, start = part
+        frame = _read(self.file, self.spec, declared_columns(self.spec), rows)
+        try:
+            found = {name: numbers(frame[name], self.file) for name in (self.spec.outcome, self.spec.weight)}
+            check_ranges(found, self.spec)
+        except SurveyError as error:
+            problem = f"{error.problem} (in rows {rows.start + 1:,} to {rows.stop:,} of the file)"
+            raise SurveyError(error.kind, error.place, problem, error.remedy) from None
+        for column, values in zip(self.columns, found.values(), strict=True):
+            column.write(start, values.to_numpy())
+        names = [name for name in self.groups.columns if name != GROUP]
+        numbered = frame.select(names).join(self.groups, on=names, how="left", nulls_equal=True, maintain_order="left")
+        self.place.write(start, numbered[GROUP].to_numpy())
+
+
+def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
+    """Some columns of those rows that the spec's condition keeps."""
+    condition = parse_condition(spec.where)
+    frame = read_rows(file, list(dict.fromkeys([*names, *condition_columns(condition)])), rows)
+    return frame if condition is None else keep_rows(frame, condition, file)
+
+
+def _number_groups(
+    combinations: pl.DataFrame, file: DataFile, spec: SurveySpec
+) -> tuple[Groups, dict[str, CodeLabels], Integers]:
+    """The groups of a survey, the labels of its codes, and the group of each combination as it stands in the file."""
+    records = combinations["records"].to_numpy()
+    for name in (name for name in combinations.columns if name != "records"):
+        missing = records[combinations[name].is_null().to_numpy()]
+        refuse_missing(name, int(missing.sum()), int(records.sum()))
+    columns: dict[str, pl.Series] = {}
+    codes: dict[str, CodeLabels] = {}
+    for name in spec.public:
+        labels = spec.labels.get(name), file.value_labels.get(name, {})
+        columns[name], codes[name] = categories(combinations[name], *labels)
+    if spec.strata and spec.strata not in columns:
+        columns[spec.strata] = pl.Series(spec.strata, keys(combinations[spec.strata]).key)
+    roles = (spec.outcome, Design(spec.weight, spec.strata), spec.public)
+    every = Survey(pl.DataFrame(columns), *roles)  # a survey of one record for each combination has the same groups
+    cell = np.asarray(every.present_cells(spec.public)[1], np.int64)
+    key = cell * every.index.strata + every.index.stratum if spec.strata else cell
+    group = np.unique(key, return_inverse=True)[1]
+    return replace(every.groups, count=_sums(group, int(group.max()) + 1, records)), codes, group
+
+
+def _create(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:
+    return {name: Stored.create(folder / f"column-{place}", np.float64, length) for place, name in enumerate(names)}
+
+
+def _of_parts(
+    like: Survey, groups: Groups, columns: Mapping[str, Column], group: Column, folder: Path, engine: Engine
+) -> LargeSurvey:
+    names = [*groups.frame.columns, *columns]
+    frame = groups.frame.clear().with_columns(pl.Series(name, [], dtype=pl.Float64) for name in columns).select(names)
+    roles = like.outcome, like.design, like.public, like.transform, like.population_total, like.codes
+    return LargeSurvey(frame, *roles, engine, folder, columns, group, groups)
+
+
+def survey_of_columns(
+    like: Survey,
+    groups: Groups,
+    columns: Callable[[slice], tuple[Integers, Floats, Floats, Floats]],
+    weights: tuple[str, str],
+    name: str,
+) -> Survey:
+    """A survey with the roles and groups of another, from a function that gives blocks of (group, outcome, weights).
+
+    It is where the other one is: in memory or on disk. Its weight is the first of the two.
+    """
+    names = like.outcome, *weights
+    design = Design(weights[0], like.design.strata)
+    if like.scratch is None:
+        blocks = map_blocks(like.engine, columns, len(like))
+        group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        frame = groups.frame[group].with_columns(map(pl.Series, names, numbers))
+        return replace(like, frame=frame, design=design)
+    stored = [Stored.create(like.scratch / f"{name}-{place}", np.float64, len(like)) for place in range(3)]
+    group_column = Stored.create(like.scratch / f"{name}-group", np.int32, len(like))
+    map_blocks(like.engine, _Write((group_column, *stored), columns), len(like))
+    made = dict(zip(names, stored, strict=True))
+    return _of_parts(replace(like, design=design), groups, made, group_column, like.scratch, like.engine)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """Puts a block's columns in their place."""
+
+    columns: tuple[Stored, ...]
+    function: Callable[[slice], tuple[Any, ...]]
+
+    def __call__(self, piece: slice) -> None:
+        for column, values in zip(self.columns, self.function(piece), strict=True):
+            column.write(piece.start, values)

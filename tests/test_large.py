@@ -1,0 +1,272 @@
+"""Surveys on disk and in parts: the same release, to the last bit, however the records are cut and whoever works."""
+
+import itertools
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svysynth import SurveyError, engine, large, load_spec
+from svysynth.engine import BLOCK, LOCAL, Dask, Local, block_slices, part_ranges
+from svysynth.large import read_large, store_survey
+from svysynth.ledger import open_budget
+from svysynth.models.base import Records, linear_statistics, make_records
+from svysynth.pipeline import release
+from svysynth.store import Derived, Stored, compute_column, derive
+from svysynth.streams import Streams
+from svysynth.survey import survey_from_file
+from svysynth.synthesis import ROUNDS, shuffled
+from svysynth.tables import tabulate_all
+from svysynth.verification import verify_release
+
+RECORDS = 5 * BLOCK // 2
+SPEC = """
+[survey]
+data = "data"
+outcome = "salary"
+weight = "weight"
+strata = "field"
+public = ["field", "gender"]
+population_total = 4000000
+where = "salary > 0"
+
+[privacy]
+mechanism = "{mechanism}"
+epsilon = 12.0
+budget = "large"
+
+[[tables]]
+by = ["field", "gender"]
+statistics = ["count", "mean", "total"]
+"""
+
+
+def write_data(folder, records=RECORDS):
+    """Parquet in three files whose ends are nowhere near those of blocks."""
+    generator = np.random.default_rng(1)
+    field, gender = generator.integers(0, 3, records), generator.integers(1, 3, records)
+    t = 11 - 0.1 * field + 0.05 * gender + 0.4 * generator.standard_normal(records)
+    frame = pl.DataFrame(
+        {
+            "gender": gender,
+            "field": np.array(["life", "art", "law"])[field],
+            "salary": np.where(generator.random(records) < 0.01, 0.0, np.exp(t)),
+            "weight": np.exp(3 - 0.5 * (t - 11) + 0.1 * field + 0.4 * generator.standard_normal(records)),
+        }
+    )
+    (folder / "data").mkdir()
+    for number, (start, stop) in enumerate([(0, 1000), (1000, records // 3), (records // 3, records)]):
+        frame[start:stop].write_parquet(folder / "data" / f"{number}.parquet", row_group_size=30_000)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("house")
+    write_data(folder)
+    for mechanism in ("fbs", "fbp"):
+        path = folder / f"{mechanism}.toml"
+        path.write_text(SPEC.format(mechanism=mechanism))
+    open_budget(load_spec(path).privacy.ledger, "large", 10_000)
+    return folder
+
+
+@pytest.fixture
+def on_disk(monkeypatch):
+    monkeypatch.setattr(large, "MOST_IN_MEMORY", 1000)
+
+
+def public_bytes(folder):
+    names = ["tables.csv", *(f"microdata-{number}.parquet" for number in (1, 2, 3))]
+    return {name: (folder / "public" / name).read_bytes() for name in names}
+
+
+def run(house, out, mechanism="fbs", workers=LOCAL):
+    release(load_spec(house / f"{mechanism}.toml"), out, Streams.seeded(7), engine=workers)
+    return public_bytes(out)
+
+
+@pytest.fixture(scope="module")
+def in_memory(house, tmp_path_factory):
+    return {name: run(house, tmp_path_factory.mktemp("memory") / "release", name) for name in ("fbs", "fbp")}
+
+
+@pytest.mark.parametrize(("mechanism", "parts"), [("fbs", 1), ("fbs", 64), ("fbp", 3)])
+def test_a_release_does_not_depend_on_how_it_is_cut(house, in_memory, tmp_path, on_disk, mechanism, parts):
+    found = run(house, tmp_path / "release", mechanism, Local(threads=2, parts=parts))
+    assert found == in_memory[mechanism]
+    verify_release(tmp_path / "release")
+    internal = pl.read_parquet(tmp_path / "release/internal/records.parquet")
+    assert (internal["weighted_bound"] <= 2.0).all()
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".svysynth")] == []
+
+
+class Assassin:
+    """An engine that kills a worker of its cluster in the middle of two of its tasks."""
+
+    def __init__(self, client):
+        self.client, self.calls, self.killed = client, 0, []
+        self.parts, self.remote = 8, True
+        self.engine = Dask(client, parts=8)
+
+    def map(self, function, items):
+        self.calls += 1
+        if self.calls in (3, 6):
+            self.killed.append(next(iter(self.client.run(os.getpid).values())))
+            threading.Timer(0.05, os.kill, (self.killed[-1], signal.SIGKILL)).start()
+        return self.engine.map(function, items)
+
+
+def test_a_cluster_gives_the_same_though_workers_are_killed(house, in_memory, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        workers = Assassin(client)
+        assert run(house, tmp_path / "release", "fbs", workers) == in_memory["fbs"]
+        assert len(workers.killed) == 2
+        assert workers.calls > 10
+        deadline = time.monotonic() + 60
+        while len(set(client.run(os.getpid).values())) < 3 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not set(workers.killed) & set(client.run(os.getpid).values())
+
+
+def test_an_error_in_a_worker_is_one_clear_error(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    write_data(tmp_path, 3 * BLOCK)
+    frame = pl.read_parquet(tmp_path / "data/2.parquet")
+    frame.with_columns(pl.col("weight") * pl.when(pl.int_range(pl.len()) == 7).then(-1).otherwise(1)).write_parquet(
+        tmp_path / "data/2.parquet"
+    )
+    (tmp_path / "spec.toml").write_text(SPEC.format(mechanism="fbs"))
+    spec = load_spec(tmp_path / "spec.toml").survey
+    with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as client:
+        for workers in (LOCAL, Dask(client, parts=3)):
+            scratch = tmp_path / f"scratch-{workers.remote}"
+            scratch.mkdir()
+            with pytest.raises(SurveyError, match=r"1 of .* is not positive.*in rows") as raised:
+                read_large(spec, scratch, workers)
+            assert raised.value.place == "column 'weight'"
+
+
+def test_missing_codes_are_counted_in_records(tmp_path, on_disk):
+    write_data(tmp_path, 2 * BLOCK)
+    path = tmp_path / "data/0.parquet"
+    frame = pl.read_parquet(path)
+    frame.with_columns(pl.when(pl.int_range(pl.len()) >= 3).then("gender")).write_parquet(path)
+    spec = SPEC.format(mechanism="fbs").replace('where = "salary > 0"', "")
+    (tmp_path / "spec.toml").write_text(spec)
+    with pytest.raises(SurveyError, match=rf"column 'gender': 3 of {2 * BLOCK:,} records are missing"):
+        read_large(load_spec(tmp_path / "spec.toml").survey, tmp_path, LOCAL)
+
+
+@pytest.mark.parametrize("make", [read_large, None])
+def test_a_survey_on_disk_says_what_one_in_memory_says(house, tmp_path, make):
+    spec = load_spec(house / "fbs.toml")
+    small = survey_from_file(spec.survey)
+    stored = make(spec.survey, tmp_path, LOCAL) if make else store_survey(small, tmp_path, LOCAL)
+    assert len(stored) == len(small) > 2 * BLOCK
+    assert (
+        stored.rows(BLOCK - 5, BLOCK + 5).frame.select(small.frame.columns).equals(small.frame[BLOCK - 5 : BLOCK + 5])
+    )
+    positions = np.array([3, 1, len(small) - 1])
+    assert stored.sample(positions).frame.select(small.frame.columns).equals(small.frame[positions])
+    assert stored.codes == small.codes
+    assert stored.groups.frame.equals(small.groups.frame)
+    assert np.array_equal(stored.groups.count, small.groups.count)
+    assert tabulate_all(stored, spec.requested_tables).equals(tabulate_all(small, spec.requested_tables))
+    one, other = make_records(stored, "field * gender"), make_records(small, "field * gender")
+    weights = np.linspace(0.1, 1, len(small))
+    for mine, theirs in zip(linear_statistics(one, weights), linear_statistics(other, weights), strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+def test_statistics_in_blocks_are_those_of_one_pass():
+    generator = np.random.default_rng(2)
+    t, v, cell = 1e3 + generator.standard_normal(3000), generator.standard_normal(3000), generator.integers(0, 4, 3000)
+    alpha = generator.random(3000)
+    records, found = Records(t, v, cell, np.eye(4), tuple("abcd")), {}
+    for block in (3000, 7):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "BLOCK", block)
+            found[block] = linear_statistics(records, alpha)
+    for name, one, other in zip(found[7]._fields, found[3000], found[7], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-9, err_msg=name)
+
+
+@given(st.integers(1, 40 * BLOCK), st.one_of(st.none(), st.integers(1, 100)))
+def test_parts_are_made_of_whole_blocks(records, parts):
+    ranges = part_ranges(records, parts)
+    assert all(part.start % BLOCK == 0 and len(part) for part in ranges)
+    assert ranges[0].start == 0
+    assert ranges[-1].stop == records
+    assert all(one.stop == other.start for one, other in itertools.pairwise(ranges))
+    blocks = [piece for part in ranges for piece in block_slices(part)]
+    assert blocks == list(block_slices(range(records)))
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**32))
+def test_shuffling_is_a_permutation(size, seed):
+    keys = np.random.default_rng(seed).integers(0, 2**63, ROUNDS, dtype=np.uint64)
+    everywhere = shuffled(np.arange(size), size, keys)
+    assert np.array_equal(np.sort(everywhere), np.arange(size))
+    some = np.arange(size // 3, size)
+    assert np.array_equal(shuffled(some, size, keys), everywhere[some])
+
+
+def test_shuffling_forgets_the_order():
+    """The mean place of 100 neighbours is that of a random sample: within 5 of its standard errors, in 2000 tries."""
+    size, generator = 10_007, np.random.default_rng(3)
+    places = []
+    for _ in range(2000):
+        keys = generator.integers(0, 2**63, ROUNDS, dtype=np.uint64)
+        places.append(shuffled(np.arange(100), size, keys))
+    means = (np.mean(places, axis=1) - (size - 1) / 2) / (size / np.sqrt(12 * 100))
+    assert np.abs(means).max() < 5
+    assert 0.9 < means.std() < 1.1
+    neighbours = np.diff(np.array(places)[:, :2], axis=1)
+    assert abs(np.mean(np.abs(neighbours)) / (size / 3) - 1) < 0.1
+
+
+def test_columns_on_disk(tmp_path):
+    numbers = np.arange(10.0)
+    column = Stored.create(tmp_path / "column", np.float64, 10)
+    column.write(4, numbers[4:])
+    column.write(0, numbers[:4])
+    assert np.array_equal(column[2:5], numbers[2:5])
+    assert np.array_equal(column.take(np.array([9, 0])), [9, 0])
+    assert np.array_equal(np.asarray(column), numbers)
+    assert (tmp_path / "column").stat().st_mode & 0o077 == 0
+    doubled = derive(np.add, column, column)
+    assert isinstance(doubled, Derived)
+    assert np.array_equal(doubled[3:], 2 * numbers[3:])
+    assert np.array_equal(derive(np.add, numbers, numbers), 2 * numbers)
+    for path in (None, tmp_path / "squares"):
+        squares = compute_column(LOCAL, lambda piece: numbers[piece] ** 2, 10, path)
+        assert np.array_equal(np.asarray(squares), numbers**2)
+
+
+def test_a_large_release_has_no_text_file(monkeypatch, house, tmp_path, on_disk):
+    from svysynth import release as room
+
+    monkeypatch.setattr(room, "MOST_RECORDS_AS_TEXT", 1000)
+    out = tmp_path / "release"
+    run(house, out)
+    assert not list((out / "public").glob("*.csv")) or [p.name for p in (out / "public").glob("*.csv")] == [
+        "tables.csv"
+    ]
+    manifest = json.loads((out / "public/manifest.json").read_text())
+    assert "microdata-1.csv" not in manifest["files"]
+    page = Path(out / "public/report.html").read_text()
+    assert "microdata-1.parquet" in page
+    assert "microdata-1.csv" not in page
+    verify_release(out)
