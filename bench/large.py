@@ -104,7 +104,7 @@ def release_row(rows: int, folder: Path) -> str:
 
 
 def throughput_rows(folder: Path) -> list[str]:
-    """Replicates of the simulation a minute: from two runs of different length, so that what each starts with cancels."""
+    """Replicates of the simulation a minute, from two runs of different length: what each starts with cancels."""
     ways = {"1 process": ["--workers", "1"], "2 processes": ["--workers", "2"], "Dask, 2 workers": ["--engine", "dask"]}
     rows, first = [], 0.0
     for number, (name, options) in enumerate(ways.items()):

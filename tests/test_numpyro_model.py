@@ -241,7 +241,8 @@ def example():
     """What the example of docs/models.md leaves behind."""
     page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     left: dict = {}
-    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], left)
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, left)
     return left
 
 
@@ -274,3 +275,12 @@ def test_the_example_gives_far_records_smaller_bounds_than_fbs(example):
     far = (x @ draw["beta_y"] + 6 * draw["spread"][0], x @ draw["beta_w"], x)
     robust, gaussian = (m.log_likelihood(p, *far)[0] for m, p in ((example["model"], draw), (svysynth.FBS(), given)))
     assert abs(robust) < abs(gaussian)
+
+
+def test_the_example_s_censored_release_costs_what_it_says_and_is_close_to_the_direct_one(example):
+    censored = example["censored"]
+    assert censored.epsilon_blanked == pytest.approx(15)
+    assert censored.verdict.passed
+    table, direct = example["synthetic"].tabulate(["gender"]), svysynth.tabulate(example["survey"], by=["gender"])
+    error = np.hypot(table["se"], direct["se"])
+    assert np.all(np.abs(table["estimate"] - direct["estimate"])[1:] < 4 * error[1:])
