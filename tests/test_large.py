@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svysynth import SurveyError, engine, large, load_spec
+from svysynth import SurveyError, engine, large, load_spec, pipeline
 from svysynth.engine import BLOCK, LOCAL, Dask, Local, block_slices, part_ranges
 from svysynth.large import read_large, store_survey
 from svysynth.ledger import open_budget
@@ -270,3 +270,24 @@ def test_a_large_release_has_no_text_file(monkeypatch, house, tmp_path, on_disk)
     assert "microdata-1.parquet" in page
     assert "microdata-1.csv" not in page
     verify_release(out)
+
+
+def fatal(item):
+    os._exit(1)
+
+
+def test_a_cluster_that_loses_every_worker_is_one_clear_error():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+        pytest.raises(SurveyError, match="lost its workers too often"),
+    ):
+        list(Dask(client).map(fatal, [1]))
+
+
+def test_a_design_with_clusters_is_read_as_a_whole(house):
+    spec = load_spec(house / "fbs.toml")
+    clustered = spec.model_copy(update={"survey": spec.survey.model_copy(update={"cluster": "gender"})})
+    assert pipeline._can_be_cut(spec, spec.privacy)
+    assert not pipeline._can_be_cut(clustered, spec.privacy)

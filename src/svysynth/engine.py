@@ -112,9 +112,17 @@ class Dask:
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """One task for each item; an error that a user can put right comes back as it is."""
+        from distributed import KilledWorker
+        from distributed.client import FutureCancelledError
+        from distributed.comm.core import CommClosedError
+
         futures = self.client.map(_Guarded(function), list(items), pure=False, retries=PATIENCE)
         for future in futures:
-            result, refusal = future.result()
+            try:
+                result, refusal = future.result()
+            except (KilledWorker, FutureCancelledError, CommClosedError):
+                remedy = "look at the workers' logs: memory is a common reason; or use --engine local"
+                raise SurveyError("data", "the cluster", "lost its workers too often", remedy) from None
             if refusal is not None:
                 raise SurveyError(*refusal)
             future.release()

@@ -122,9 +122,7 @@ def _sums(group: Integers, groups: int, count: Integers) -> Integers:
 
 
 def is_large(spec: SurveySpec) -> bool:
-    """Whether a survey is worked on from disk: Parquet with very many rows, of a design without clusters."""
-    if spec.cluster or spec.fpc:
-        return False
+    """Whether a survey is worked on from disk: Parquet with very many rows."""
     file = open_data(spec.data)
     return file.format == "parquet" and count_rows(file) > MOST_IN_MEMORY
 

@@ -107,8 +107,7 @@ def release(
         survey = _read(spec.survey, scratch, engine)
         finished.append(_release(spec, privacy, budget, survey, folder, streams, progress))
 
-    by_parts = privacy.mechanism in ("fbs", "fbp") and not privacy.censored and spec.estimation.variance == "taylor"
-    if by_parts and (engine.remote or is_large(spec.survey)):
+    if _can_be_cut(spec, privacy) and (engine.remote or is_large(spec.survey)):
         folder.parent.mkdir(parents=True, exist_ok=True)
         in_hiding(folder.parent, run)
     else:
@@ -116,12 +115,18 @@ def release(
     return finished[0]
 
 
+def _can_be_cut(spec: Spec, privacy: PrivacySpec) -> bool:
+    """Whether all that a release needs can be put together from parts: not clusters, replicates or clipped sums."""
+    sums = privacy.mechanism in ("fbs", "fbp") and not privacy.censored
+    return sums and spec.estimation.variance == "taylor" and not (spec.survey.cluster or spec.survey.fpc)
+
+
 def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
     if scratch is None:
         return survey_from_file(spec)
-    return (
-        read_large(spec, scratch, engine) if is_large(spec) else store_survey(survey_from_file(spec), scratch, engine)
-    )
+    if is_large(spec):
+        return read_large(spec, scratch, engine)
+    return store_survey(survey_from_file(spec), scratch, engine)
 
 
 def _release(
