@@ -43,7 +43,7 @@ PEAK = peak_of(0.4, 0.4)
 EPSILONS = (3.0, 4.5, 6.0, 8.0, 10.8, 15.0, 20.0)
 MAIN = 10.8
 UNDONE, UNDONE_EPSILONS = 20, (6.0, MAIN, 20.0)
-"""And so many, at these ε, the correction of the asymptotic mechanism, which runs it nine times more."""
+"""And so many, at these ε, the correction of the asymptotic mechanism, which runs it up to nine times more."""
 INTERVALS = {(MAIN, "high = 0.5"): Interval.of_budget(MAIN, DATASETS, 0.5)} | {
     (epsilon, "best place"): Interval.around(epsilon, DATASETS, PEAK) for epsilon in EPSILONS
 }

@@ -41,6 +41,7 @@ FALSE_ALARM = 1e-3
 def few_simulations(monkeypatch):
     """Enough for what is tested; the noise of so few is in the errors that the t tests see."""
     monkeypatch.setattr(unweighting, "SIMULATIONS", 4)
+    monkeypatch.setattr(unweighting, "FEWEST", 4)
 
 
 def undo(model, draws, streams, public=PUBLIC, epsilon=EPSILON):
@@ -160,6 +161,20 @@ def test_a_refused_survey_is_replaced_by_another(monkeypatch):
     monkeypatch.setattr(unweighting._Mechanism, "shift", sometimes)
     assert undo(FBP(), [FBP_TRUTH], Streams.seeded(1)).known
     assert len(samples) == len(set(samples)) == unweighting.SIMULATIONS + 2
+
+
+def test_surveys_that_agree_are_enough(monkeypatch):
+    """As many as FEWEST where their shifts are the same; all of them where they are not quite."""
+    monkeypatch.setattr(unweighting, "SIMULATIONS", 9)
+    monkeypatch.setattr(unweighting, "FEWEST", 3)
+    for spread, count in ((0.0, 3), (0.1, 9)):
+        shifts = iter(spread * np.tile([1.0, -1.0, 0.5], 6))
+        calls = []
+        monkeypatch.setattr(
+            unweighting._Mechanism, "shift", lambda *_, s=shifts, c=calls: c.append(1) or np.full(7, next(s))
+        )
+        assert undo(FBP(), [FBP_TRUTH], Streams.seeded(1)).known
+        assert len(calls) == count
 
 
 def test_where_simulated_surveys_disagree_the_draws_stay_as_they_are(monkeypatch):

@@ -31,8 +31,9 @@ from svysynth.models.fbs import FBS
 from svysynth.spec import Scheme
 from svysynth.streams import Streams
 
-SIMULATIONS = 9
-"""Simulated surveys. The first is made from the draws as they are and only serves to place the others."""
+SIMULATIONS, FEWEST = 9, 3
+"""Simulated surveys, and how many are enough where they agree. The first is made from the draws as they are and only
+serves to place the others."""
 MOST_ATTEMPTS = 2 * SIMULATIONS
 """A simulated survey that the mechanism refuses is replaced by another, up to so many in all."""
 MOST_RECORDS = 30_000
@@ -42,6 +43,8 @@ BLOCK = 1_000_000
 """Records that are counted at a time."""
 LARGEST_ERROR = 0.1
 """Of the shift of a log standard deviation, over the simulated surveys; beyond it δ is not known."""
+CLOSE = 0.01
+"""An error that is small enough: of 1% in a standard deviation."""
 
 Progress = Callable[[str], None]
 
@@ -128,14 +131,14 @@ def _find_shift(
     """
     found: list[Floats] = []
     for number in range(MOST_ATTEMPTS):
-        progress(f"simulated survey {len(found) + 1} of {SIMULATIONS}")
+        progress(f"simulated survey {len(found) + 1} of at most {SIMULATIONS}")
         own = Streams(int.from_bytes(streams.generator("undoing weights", number).bytes(32), "little"))
         theta = _moved(mechanism.model, middle, np.median(found[1:] or found, axis=0)) if found else middle
         try:
             found.append(mechanism.shift(simulate_sample(mechanism.model, theta, public, own), own))
         except SurveyError:
             continue
-        if len(found) == SIMULATIONS:
+        if len(found) == SIMULATIONS or (len(found) >= FEWEST and _error(found) <= CLOSE):
             return np.median(found[1:], axis=0) if _error(found) <= LARGEST_ERROR else None
     return None
 
