@@ -24,7 +24,7 @@ from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.pipeline import calibrate
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
-from svysynth.studies.methods import as_array, split_streams
+from svysynth.studies.methods import as_array
 from svysynth.studies.repeated import Simulation
 from svysynth.studies.workers import load_replicates, run_replicates
 from svysynth.synthesis import synthesize_draws
@@ -88,7 +88,7 @@ def timed(function, *arguments):
 
 
 def asymptotic_fit(model, survey, epsilon, streams, attempt):
-    own = split_streams(streams, f"asymptotic {model.name} {epsilon}", attempt)
+    own = streams.split(f"asymptotic {model.name} {epsilon}", attempt)
     return calibrate(model, survey, epsilon, DATASETS, streams=own)
 
 
@@ -98,7 +98,7 @@ def asymptotic_tables(fit, corrected):
 
 
 def censored_fit(model, survey, interval, streams, attempt):
-    own = split_streams(streams, f"censored {model.name} {interval.low:.3f} {interval.high:.3f}", attempt)
+    own = streams.split(f"censored {model.name} {interval.low:.3f} {interval.high:.3f}", attempt)
     return trusted_censored(fit_censored(model, censored_records(survey, BOUNDS), interval, DATASETS, own))
 
 
@@ -106,7 +106,7 @@ def censored_tables(found, survey, corrected, streams):
     draws = [{name: value[number] for name, value in found.draws.items()} for number in range(DATASETS)]
     if corrected:
         draws = [correct(found.model, draw, found.interval, found.records, streams, PEAK) for draw in draws]
-    own = split_streams(streams, f"synthesis {found.model.name} {found.interval.low:.3f} {found.interval.high:.3f}")
+    own = streams.split(f"synthesis {found.model.name} {found.interval.low:.3f} {found.interval.high:.3f}")
     surveys = synthesize_draws(found.model, found.records, draws, survey, own)
     return as_array(make_synthetic(surveys, found.model.name, "full").tabulate_all(TABLES))
 

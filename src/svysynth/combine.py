@@ -17,10 +17,10 @@ import polars as pl
 from scipy.special import ndtri, stdtrit
 
 from svysynth.engine import map_blocks
-from svysynth.groups import Floats, Integers, group_sums
+from svysynth.groups import Floats, group_sums
 from svysynth.replicates import make_replicates
 from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
-from svysynth.store import Column, derive
+from svysynth.store import Column, derive, look_up
 from svysynth.streams import Streams
 from svysynth.survey import Survey
 from svysynth.tables import RELIABILITY, tabulate_all
@@ -86,7 +86,7 @@ def _with_cell_weights(survey: Survey) -> Survey:
     cells, cell = survey.present_cells(survey.public)
     sums = map_blocks(survey.engine, _CellSums(cell, survey.weights, len(cells)), len(survey))
     weight, count = np.sum(sums, axis=0)
-    return survey.with_weights(derive(partial(_look_up, table=weight / count), cell))
+    return survey.with_weights(derive(partial(look_up, table=weight / count), cell))
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,6 @@ class _CellSums:
         cell = self.cell[piece]
         count = np.bincount(cell, minlength=self.cells)
         return np.stack([group_sums(cell, self.cells, self.weight[piece]), count.astype(float)])
-
-
-def _look_up(cell: Integers, table: Floats) -> Floats:
-    return table[cell]
 
 
 def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec) -> pl.DataFrame:

@@ -51,10 +51,15 @@ class Engine(Protocol):
         """The function's results, in the order of the items. It may be called again for an item, and elsewhere."""
 
 
+def cores() -> int:
+    """Those that this process may use; not every system can tell them from those that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _threads() -> int:
     """Those that this process may use; OMP_NUM_THREADS is respected, as by all numerical libraries."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))
+    return int(asked) if asked.isdigit() and int(asked) > 0 else cores()
 
 
 @dataclass(frozen=True)

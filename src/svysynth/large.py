@@ -24,7 +24,7 @@ from svysynth.formats.base import CodeLabels, DataFile
 from svysynth.formats.parquet import count_rows, read_rows
 from svysynth.groups import Floats, Integers, group_ids
 from svysynth.spec import SurveySpec
-from svysynth.store import Column, Derived, Stored
+from svysynth.store import Column, Derived, Stored, look_up
 from svysynth.survey import (
     Groups,
     Survey,
@@ -74,17 +74,17 @@ class LargeSurvey(Survey):
             key = self.public_part.frame[self.design.strata].to_physical().to_numpy()
             keys, table = group_ids(key, int(key.max()) + 1)
             strata = len(keys)
-        stratum: Any = Derived(partial(_look_up, table=table), (self.group,))
+        stratum: Any = Derived(partial(look_up, table=table), (self.group,))
         return DesignIndex(stratum, None, stratum, _sums(table, strata, counts), np.ones(strata))
 
     def cell_index(self, columns: Sequence[str]) -> Any:
         """The cell of every record in the crossing of some public columns, last column fastest."""
-        return Derived(partial(_look_up, table=self._cell_of_group(columns)), (self.group,))
+        return Derived(partial(look_up, table=self._cell_of_group(columns)), (self.group,))
 
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
         """The cells of some public columns that have records, and for every record the position of its own."""
         cells, position = np.unique(self._cell_of_group(columns), return_inverse=True)
-        return cells, Derived(partial(_look_up, table=position), (self.group,))
+        return cells, Derived(partial(look_up, table=position), (self.group,))
 
     def rows(self, start: int, stop: int) -> Survey:
         """Some of the records, in memory."""
@@ -111,10 +111,6 @@ class LargeSurvey(Survey):
         if not columns:
             return np.zeros(len(self.public_part.count), np.int64)
         return np.asarray(np.ravel_multi_index(codes, sizes), np.int64)
-
-
-def _look_up(group: Integers, table: Integers) -> Integers:
-    return table[group]
 
 
 def _sums(group: Integers, groups: int, count: Integers) -> Integers:

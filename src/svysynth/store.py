@@ -6,7 +6,7 @@ disk. A stored column can be sent to another process: it is a path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from svysynth.engine import BLOCK, Engine, map_blocks
+from svysynth.engine import Engine, map_blocks
 
 
 class Column(Protocol):
@@ -101,10 +101,9 @@ def derive(function: Callable[..., npt.NDArray[Any]], *sources: Column) -> Colum
     return Derived(function, sources)
 
 
-def pieces(*columns: Column) -> Iterator[tuple[npt.NDArray[Any], ...]]:
-    """The blocks of several columns."""
-    for start in range(0, len(columns[0]), BLOCK):
-        yield tuple(column[start : start + BLOCK] for column in columns)
+def look_up(key: npt.NDArray[Any], table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What a table has for each key: a column derived from a column of keys."""
+    return np.asarray(table[key])
 
 
 def compute_column(

@@ -45,6 +45,10 @@ class Streams:
         """64 bits of one stream, for a JAX key (which made from an integer would keep 32 bits only)."""
         return self._sequence(name, index).generate_state(2, np.uint32).astype(np.uint32)
 
+    def split(self, name: str, index: int = 0) -> Streams:
+        """A source of its own for one part of a run; what is made from it is not for release."""
+        return Streams(int.from_bytes(self.generator(name, index).bytes(32), "little"))
+
     def _sequence(self, name: str, index: int) -> np.random.SeedSequence:
         words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint32)
         return np.random.SeedSequence(self.entropy, spawn_key=(*(int(word) for word in words), index))

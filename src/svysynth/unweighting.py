@@ -132,7 +132,7 @@ def _find_shift(
     found: list[Floats] = []
     for number in range(MOST_ATTEMPTS):
         progress(f"simulated survey {len(found) + 1} of at most {SIMULATIONS}")
-        own = Streams(int.from_bytes(streams.generator("undoing weights", number).bytes(32), "little"))
+        own = streams.split("undoing weights", number)
         theta = _moved(mechanism.model, middle, np.median(found[1:] or found, axis=0)) if found else middle
         try:
             found.append(mechanism.shift(simulate_sample(mechanism.model, theta, public, own), own))

@@ -225,7 +225,7 @@ def white_box(worlds: Worlds, runs: int, streams: Streams) -> Seen:
     both = replace(records[0], t=_firsts(records, "t"), v=_firsts(records, "v"), cell=np.zeros(2, np.int64))
 
     def once(world: int, number: int) -> Floats:
-        own = split(streams, f"white box {world}", number)
+        own = streams.split(f"white box {world}", number)
         found = trusted_censored(fit_censored(model, records[world], worlds.interval, worlds.privacy.datasets, own))
         terms = _clipped_terms(model, found.draws, both, worlds.interval)
         return terms[:, :1] - terms[:, 1:]
@@ -275,7 +275,7 @@ def black_box(worlds: Worlds, runs: int, folder: Path, streams: Streams, progres
     def once(world: int, number: int) -> Floats:
         progress(f"release {number + 1} of {runs}, world {world + 1}")
         target = folder / f"world-{world + 1}" / f"release-{number + 1}"
-        release(specs[world], target, split(streams, f"black box {world}", number))
+        release(specs[world], target, streams.split(f"black box {world}", number))
         found = _of_files(target / "public") if worlds.privacy.censored else _of_tables(target / "public")
         shutil.rmtree(target)
         return found
@@ -339,11 +339,6 @@ def _repeat(names: tuple[str, ...], once: Callable[[int, int], Floats], runs: in
     return Seen(names, (one, other), (refused[0], refused[1]))
 
 
-def split(streams: Streams, name: str, index: int) -> Streams:
-    """A source of its own for one run."""
-    return Streams(int.from_bytes(streams.generator(name, index).bytes(32), "little"))
-
-
 # --- the audit ---
 
 
@@ -366,8 +361,8 @@ def audit_sampled(
     rows = []
     for number, epsilon in enumerate(epsilons):
         progress(f"ε = {epsilon:g}: choosing the worst neighbours")
-        worlds = make_worlds(spec, epsilon, files, records, split(streams, "worlds", number))
-        for name, seen in _attacks(worlds, runs, folder / str(number), split(streams, "runs", number), progress):
+        worlds = make_worlds(spec, epsilon, files, records, streams.split("worlds", number))
+        for name, seen in _attacks(worlds, runs, folder / str(number), streams.split("runs", number), progress):
             found = attack(*seen.samples, seen.names, confidence)
             rows.append(
                 {

@@ -24,7 +24,7 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.spec import Spec, parse_spec
 from svysynth.streams import Streams
-from svysynth.studies.methods import FIT_COLUMNS, Plan, Scenario, as_array, fit_all, split_streams, tabulate_methods
+from svysynth.studies.methods import FIT_COLUMNS, Plan, Scenario, as_array, fit_all, tabulate_methods
 from svysynth.studies.selected import bounds_of
 from svysynth.studies.standin import doctorates
 from svysynth.survey import Survey, survey_from_file, survey_from_frame
@@ -98,7 +98,7 @@ def _digest(data: Path | None) -> str:
 
 def release(study: Application, index: int) -> Mapping[str, Floats]:
     """One whole release by every method; the first keeps the records' bounds too, for the figure."""
-    streams = split_streams(Streams.seeded(study.seed), "release", index)
+    streams = Streams.seeded(study.seed).split("release", index)
     fitted = fit_all(study.survey, study.plan, streams)
     tables = tabulate_methods(study.survey, study.plan, fitted, streams)
     bounds = {f"bounds {model}": bounds_of(one) for (model, _), one in fitted.items()} if index == 0 else {}

@@ -111,7 +111,7 @@ def fit_all(survey: Survey, plan: Plan, streams: Streams) -> dict[tuple[str, flo
     fitted = {}
     for name, bound in plan.fits:
         calibration, attempts = _calibrate(name, records, bound, plan.draws, streams, starts)
-        own = split_streams(streams, f"synthesis {name} {bound}")
+        own = streams.split(f"synthesis {name} {bound}")
         surveys = {
             method: synthesize_surveys(replace(calibration.fit, model=variant), survey, max(plan.datasets), own)
             for method, variant in METHODS_OF[name].items()
@@ -132,7 +132,7 @@ def _calibrate(
     model = next(iter(METHODS_OF[name].values()))
     attempt = 0
     while True:
-        own = split_streams(streams, f"fit {name}", attempt)
+        own = streams.split(f"fit {name}", attempt)
         try:
             if (name, attempt) not in starts:
                 starts[name, attempt] = fit_unweighted(model, records, own, draws)
@@ -161,7 +161,7 @@ def tabulate_methods(
             for m in plan.datasets:
                 found[Scenario(method, bound, m)] = combine(singles[:m], estimation)
     for number, scenario in enumerate(s for s in plan.scenarios if s.method == "laplace" and s.epsilon):
-        noise = split_streams(streams, "laplace", number)
+        noise = streams.split("laplace", number)
         epsilon = scenario.epsilon or 0.0
         found[scenario] = laplace_tables(survey, [table], epsilon, noise, estimation=estimation).tables
     return found
@@ -171,8 +171,3 @@ def as_array(table: pl.DataFrame) -> Floats:
     """Estimate, standard error and interval length of every row; not a number where there is none."""
     columns = table.select("estimate", "se", length=pl.col("upper") - pl.col("lower")).cast(pl.Float64)
     return columns.fill_null(float("nan")).to_numpy()
-
-
-def split_streams(streams: Streams, name: str, index: int = 0) -> Streams:
-    """A source of its own for one part of a study."""
-    return Streams(int.from_bytes(streams.generator(name, index).bytes(32), "little"))

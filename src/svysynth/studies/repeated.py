@@ -25,7 +25,6 @@ from svysynth.studies.methods import (
     Scenario,
     as_array,
     fit_all,
-    split_streams,
     tabulate_methods,
 )
 from svysynth.studies.selected import raw_points
@@ -68,7 +67,7 @@ class Simulation:
 
     def streams_of(self, index: int) -> Streams:
         """The source of what the methods draw in a replicate."""
-        return split_streams(self.streams, "replicate", index)
+        return self.streams.split("replicate", index)
 
     def truth(self) -> pl.DataFrame:
         """The population's counts and mean salaries: statistic, field, gender, truth."""

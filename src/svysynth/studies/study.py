@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import polars as pl
 from matplotlib.figure import Figure
 
-from svysynth.engine import Engine
+from svysynth.engine import Engine, cores
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.studies.application import Application, correlation, release, release_figures, tidy_tables
@@ -266,7 +265,7 @@ def _attempts(fits: pl.DataFrame) -> str:
 
 
 def _workers(wanted: int | Engine | None) -> int | Engine:
-    return wanted or len(os.sched_getaffinity(0))
+    return wanted or cores()
 
 
 def _enough(count: int) -> int:
