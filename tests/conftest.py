@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import polars as pl
 import pytest
 
@@ -21,6 +22,13 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "study: a slower statistical study, run by `make study`")
+    # Everybody tries the same examples, so that a change is blamed only for what it breaks. To look for new ones:
+    # pytest --hypothesis-profile=search
+    slow = [hypothesis.HealthCheck.too_slow]  # machines are shared: how long an example takes says nothing about it
+    hypothesis.settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=slow)
+    hypothesis.settings.register_profile("search", deadline=None, suppress_health_check=slow)
+    if not config.getoption("--hypothesis-profile"):
+        hypothesis.settings.load_profile("same")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -79,14 +79,14 @@ def assert_agrees(records, clustered, corrected, lonely):
         assert row["se"] == pytest.approx(se, rel=1e-10, abs=1e-13 * scale), key
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(designs(), st.sampled_from(["certainty", "adjust"]))
 def test_one_pass_equals_the_twin(design, lonely):
     assert_agrees(*design, lonely)
 
 
 @pytest.mark.study
-@settings(max_examples=20_000, deadline=None, derandomize=True)
+@settings(max_examples=20_000)
 @given(designs(), st.sampled_from(["certainty", "adjust"]))
 def test_one_pass_equals_the_twin_over_many_designs(design, lonely):
     assert_agrees(*design, lonely)

@@ -129,7 +129,7 @@ def parameters_of(draw, model):
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_record_moves_the_sum_by_no_more_than_the_width(model, data):
     """Whatever the record was, whatever it becomes, whatever the parameters: also where likelihoods overflow."""
     parameters = data.draw(parameters_of(model))
@@ -198,7 +198,7 @@ def test_records_are_clamped_and_scaled_by_public_constants_alone():
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_one_respondent_s_answers_change_no_other_record(outcome, weight, position):
     y, w = np.array([100.0, 2000, 50, 1]), np.array([10.0, 20, 0.1, 90])
     before = censored_records(some_survey(y, w), BOUNDS)

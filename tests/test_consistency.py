@@ -103,7 +103,7 @@ def assert_optimal(rows, value, variance, cells, lower, upper, tolerance):
 
 
 @given(measurements())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_are_the_sums_of_their_cells_and_stay_so(measured):
     rows, value, variance = measured
     once = consistent(rows, value, variance)
@@ -113,7 +113,7 @@ def test_rows_are_the_sums_of_their_cells_and_stay_so(measured):
 
 
 @given(measurements(orders=2.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_least_squares_equal_the_constrained_twin(measured):
     rows, value, variance = measured
     expected = twin(rows, value, variance)
@@ -133,7 +133,7 @@ def test_variances_that_differ_by_twelve_orders_of_magnitude_lose_few_digits(see
 
 
 @given(measurements())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_variance_is_that_of_the_linear_map_and_never_grows(measured):
     rows, value, variance = measured
     result = consistent(rows, value, variance)
@@ -144,7 +144,7 @@ def test_the_variance_is_that_of_the_linear_map_and_never_grows(measured):
 
 
 @given(measurements(), st.sampled_from(["none", "some", "meeting"]), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_cells_within_bounds_are_optimal(measured, kind, is_sparse):
     rows, value, variance = measured
     lower = np.zeros(rows.shape[1])
@@ -160,7 +160,7 @@ def test_cells_within_bounds_are_optimal(measured, kind, is_sparse):
 
 
 @given(measurements(orders=1.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_cells_that_are_not_negative_give_the_rows_of_scipy(measured):
     rows, value, variance = measured
     precision = 1 / np.sqrt(variance)
@@ -186,7 +186,7 @@ def test_cells_that_change_sides_in_turn_still_come_to_rest(seed, monkeypatch):
 
 
 @given(measurements(orders=1.0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_sparse_solution_is_the_dense_one(measured):
     rows, value, variance = measured
     dense = consistent(rows, value, variance)

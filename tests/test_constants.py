@@ -61,7 +61,7 @@ def published_ways(middle, spread):
     ]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(middle=st.floats(-3, 15), spread=st.floats(0.05, 2.5), way=st.integers(0, 5))
 def test_the_law_behind_published_figures_comes_back(middle, spread, way):
     found = from_published(Published(**published_ways(middle, spread)[way], **SAMPLE))
@@ -120,7 +120,7 @@ NUMBERS = st.one_of(st.floats(), st.sampled_from([0.0, -1.0, 1e-320, 1e308, 1e39
 PAIRS = st.one_of(st.none(), st.tuples(NUMBERS, NUMBERS))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     figures=st.fixed_dictionaries(
         {},

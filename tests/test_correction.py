@@ -48,7 +48,7 @@ def test_the_predicted_shrinkage_of_the_simulation():
 
 
 @given(st.floats(-4, 4), st.floats(0.3, 30), st.floats(-2.5, 2.5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_prediction_maximises_the_expected_clipped_likelihood(peak, width, above):
     """Against a quadrature written apart, on both sides of the maximum; and the draw's own equation gives s back."""
     interval = Interval(peak + above - width, peak + above)

@@ -24,9 +24,9 @@ CANARIES = ("CANARY", "9137313")
 
 
 def fuzz(examples, **options):
-    """So many examples, the same ones every time."""
+    """So many examples, in a folder that they share."""
     health = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-    return settings(max_examples=examples, derandomize=True, deadline=None, suppress_health_check=health, **options)
+    return settings(max_examples=examples, suppress_health_check=health, **options)
 
 
 def assert_no_canary(message):

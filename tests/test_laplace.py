@@ -117,7 +117,7 @@ def surveys(draw):
 
 
 @given(surveys())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_sensitivities_equal_those_of_a_loop_over_the_records(survey):
     tables = [TableSpec(by=("a", "b"), statistics=STATISTICS), TableSpec(by=("c", "a", "b"), name="all")]
     noise = laplace_tables(survey, tables, 1.0, Streams.seeded(1)).noise

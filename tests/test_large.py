@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svysynth import SurveyError, engine, large, load_spec, pipeline
-from svysynth.engine import BLOCK, LOCAL, Dask, Local, block_slices, part_ranges
+from svysynth.engine import BLOCK, HERE, LOCAL, Dask, Local, block_slices, part_ranges
 from svysynth.large import read_large, store_survey
 from svysynth.ledger import open_budget
 from svysynth.models.base import Records, linear_statistics, make_records
@@ -127,7 +127,7 @@ class Assassin:
 def test_a_cluster_gives_the_same_though_workers_are_killed(house, in_memory, tmp_path):
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=3, **HERE) as cluster,
         distributed.Client(cluster) as client,
     ):
         workers = Assassin(client)
@@ -149,7 +149,7 @@ def test_an_error_in_a_worker_is_one_clear_error(tmp_path):
     )
     (tmp_path / "spec.toml").write_text(SPEC.format(mechanism="fbs"))
     spec = load_spec(tmp_path / "spec.toml").survey
-    with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as client:
+    with distributed.Client(processes=False, n_workers=1, **HERE) as client:
         for workers in (LOCAL, Dask(client, parts=3)):
             scratch = tmp_path / f"scratch-{workers.remote}"
             scratch.mkdir()
@@ -279,7 +279,7 @@ def fatal(item):
 def test_a_cluster_that_loses_every_worker_is_one_clear_error():
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, **HERE) as cluster,
         distributed.Client(cluster) as client,
         pytest.raises(SurveyError, match="lost its workers too often"),
     ):

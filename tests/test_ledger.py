@@ -92,7 +92,6 @@ def test_an_amount_is_what_the_user_reads_rounded_up(amount, expected):
     assert millionths(amount) == expected
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.floats(min_value=1e-9, max_value=1e9))
 def test_floats_are_rounded_up_from_their_shortest_text(amount):
     exact = Fraction(repr(amount)) * 10**6
@@ -100,7 +99,6 @@ def test_floats_are_rounded_up_from_their_shortest_text(amount):
     assert millionths(amount) == millionths(repr(amount)) == millionths(Decimal(repr(amount)))
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.integers(1, 10**15), st.integers(0, 10**30))
 def test_totals_are_rounded_down_and_charges_up(whole, beyond):
     text = f"{epsilon_text(whole)}" if whole % 10**6 else f"{whole // 10**6}.000000"
@@ -113,7 +111,6 @@ def test_totals_are_rounded_down_and_charges_up(whole, beyond):
         assert millionths(text, ROUND_FLOOR) == whole
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.integers(1, 10**15))
 def test_amounts_are_shown_as_they_are_read(amount):
     assert millionths(epsilon_text(amount)) == amount
@@ -251,7 +248,7 @@ operations = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(st.lists(operations, max_size=12))
 def test_any_sequence_of_openings_and_charges_adds_up(sequence):
     """A dictionary of fractions is the twin of the ledger."""
@@ -918,7 +915,6 @@ def test_what_is_no_anchor_is_refused(text):
         Anchor.from_json(text)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.text("0123456789abcdef", min_size=32, max_size=32), st.integers(1), st.binary(min_size=32, max_size=32))
 def test_anchors_come_back_from_their_text(name, entry, digest):
     anchor = Anchor(name, entry, digest.hex())
@@ -926,7 +922,6 @@ def test_anchors_come_back_from_their_text(name, entry, digest):
     assert asdict(anchor) == json.loads(anchor.to_json())
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     st.lists(st.one_of(st.text(), st.integers(), st.none())), st.lists(st.one_of(st.text(), st.integers(), st.none()))
 )

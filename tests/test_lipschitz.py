@@ -108,7 +108,7 @@ def whole():
     return find, t, v, cell, find(t, v, cell)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_record_has_one_bound_in_any_company_and_order(whole, data):
     """To the last bit: the sizes of tiles, and so the programs, change with what is asked for together."""

@@ -55,7 +55,7 @@ def test_moments_follow_their_definition(monkeypatch):
         assert values == pytest.approx(expected[1:], rel=1e-8, abs=1e-8)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 120), min_size=1, max_size=6))
 def test_any_cut_gives_the_same_moments(seed, sizes):
     generator = np.random.default_rng(seed)

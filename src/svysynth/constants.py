@@ -13,6 +13,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -315,7 +316,7 @@ def round_outwards(low: float, high: float) -> tuple[float, float]:
     >>> round_outwards(13_200, 418_000), round_outwards(-0.31, 2)
     ((10000.0, 500000.0), (-0.4, 2.0))
     """
-    return _round(low, math.floor), _round(high, math.ceil)
+    return _round(low, ROUND_FLOOR), _round(high, ROUND_CEILING)
 
 
 def scale_of(transform: Transform) -> str:
@@ -328,11 +329,9 @@ def bad_figure(place: str, problem: str, remedy: str) -> SurveyError:
     return SurveyError("spec", place, problem, remedy)
 
 
-def _round(value: float, outwards: Callable[[float], int]) -> float:
-    if value == 0:
-        return 0.0
-    power = math.floor(math.log10(abs(value)))
-    return float(f"{outwards(round(value / 10.0**power, 9))}e{power}")
+def _round(value: float, rounding: str) -> float:
+    exact = Decimal(f"{value:.9e}")  # ten digits: 0.3 is three tenths, not a little less
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted()), rounding)) if value else 0.0
 
 
 def _of_cv(variation: float) -> float:

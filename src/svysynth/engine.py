@@ -29,6 +29,8 @@ ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1"),
 }
 """The environment of a process that is one of several: sums over several threads would depend on their number."""
+HERE: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+"""A cluster of this machine's processes. Its status page takes any free port: several clusters may run at once."""
 PATIENCE = 3
 """How often a part is tried again whose worker was lost."""
 
@@ -99,8 +101,7 @@ class Dask:
             remedy = "install svysynth[dask]"
             raise SurveyError("spec", "--engine", "'dask' needs a package that is missing", remedy) from None
         try:
-            here = {"threads_per_worker": 1, "dashboard_address": None}
-            settings = {"address": scheduler, "timeout": 20} if scheduler else here
+            settings = {"address": scheduler, "timeout": 20} if scheduler else HERE
             client = Client(**settings)  # type: ignore[no-untyped-call]
         except (OSError, ValueError, TimeoutError):
             remedy = "start the scheduler, or leave --scheduler out to use this machine's processes"
