@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,17 +19,22 @@ import polars as pl
 from pydantic import ValidationError
 
 from svysynth.anchor import Anchor
-from svysynth.combine import make_synthetic
+from svysynth.combine import combine, make_synthetic
+from svysynth.engine import LOCAL, frame_ranges
 from svysynth.errors import SurveyError
 from svysynth.files import open_data, read_columns
-from svysynth.formats.base import READER_ERRORS
+from svysynth.formats.base import READER_ERRORS, DataFile
 from svysynth.formats.csv import as_written
+from svysynth.formats.parquet import count_rows, read_rows
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.interval import place_interval
+from svysynth.large import is_large, read_large
 from svysynth.ledger import entries, millionths, verify
 from svysynth.manifest import Manifest, Rounding
 from svysynth.publish import MANIFEST, SUMS, checksums, sums_text
 from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded, survey_of_microdata
+from svysynth.spec import Spec
+from svysynth.survey import Survey
 from svysynth.synthesis import SMOOTHED, UNSMOOTHED
 
 AGREEMENT = 1e-8
@@ -147,12 +153,10 @@ def _promise(manifest: Manifest) -> Guarantee:
 def _check_tables(public: Path, manifest: Manifest) -> int:
     """Make the tables again from the microdata and compare."""
     try:
-        frames = [_read_microdata(public, number, manifest) for number in range(1, manifest.privacy.datasets + 1)]
         spec = manifest.spec()
-        surveys = tuple(survey_of_microdata(frame, spec, manifest.survey.levels) for frame in frames)
-        smoothing = manifest.model.smoothing if manifest.model else "full"
-        synthetic = make_synthetic(surveys, manifest.privacy.mechanism, smoothing)
-        again = as_written(rounded(synthetic.tabulate_all(spec.requested_tables, spec.estimation), TABLE_DIGITS))
+        numbers = range(1, manifest.privacy.datasets + 1)
+        tables = [_tables_of_microdata(public / f"microdata-{number}.parquet", manifest, spec) for number in numbers]
+        again = as_written(rounded(combine(tables, spec.estimation), TABLE_DIGITS))
         published = _read_csv(public / "tables.csv", again)
     except STRANGE:
         raise _wrong("has synthetic files that do not belong to its manifest") from None
@@ -162,20 +166,37 @@ def _check_tables(public: Path, manifest: Manifest) -> int:
     return again.height
 
 
-def _read_microdata(public: Path, number: int, manifest: Manifest) -> pl.DataFrame:
-    """A synthetic file: the same in both formats, with the rows and the weight that the manifest says."""
-    file = open_data(public / f"microdata-{number}.parquet")
-    frame = read_columns(file, file.columns)
+def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec) -> pl.DataFrame:
+    """The tables of one synthetic file; one that is large is put on disk, as it was when it was made."""
+    file = open_data(path)
+    _check_microdata(file, manifest)
+    smoothing = manifest.model.smoothing if manifest.model else "full"
+    with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
+        source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
+        if spec.estimation.variance == "taylor" and is_large(source):
+            labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
+            survey: Survey = read_large(source.model_copy(update={"labels": labels}), Path(scratch), LOCAL)
+        else:
+            survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels)
+        rules = make_synthetic((survey,), manifest.privacy.mechanism, smoothing)
+        return rules.tabulate_all(spec.requested_tables, spec.estimation)
+
+
+def _check_microdata(file: DataFile, manifest: Manifest) -> None:
+    """A synthetic file is the same in both formats, with the rows and the weight that the manifest says."""
     survey = manifest.survey
-    total = survey.population_total or 0.0
-    if not (
-        ("csv" not in endings(survey.records) or _same_text(public / f"microdata-{number}.csv", frame))
-        and frame.equals(rounded(frame, MICRODATA_DIGITS))
-        and frame["id"].equals(pl.Series("id", range(1, survey.records + 1), dtype=frame["id"].dtype))
-        and all(math.isclose(frame[name].sum(), total, rel_tol=AGREEMENT) for name in (SMOOTHED, UNSMOOTHED))
-    ):
-        raise _wrong(f"has a synthetic file that does not belong to its manifest (number {number})")
-    return frame
+    total, sums = survey.population_total or 0.0, dict.fromkeys((SMOOTHED, UNSMOOTHED), 0.0)
+    as_it_should_be = count_rows(file) == survey.records
+    for rows in frame_ranges(survey.records):
+        frame = read_rows(file, list(file.columns), rows)
+        ids = pl.Series("id", range(rows.start + 1, rows.stop + 1), dtype=frame["id"].dtype)
+        as_it_should_be &= frame["id"].equals(ids) and frame.equals(rounded(frame, MICRODATA_DIGITS))
+        sums = {name: before + float(frame[name].sum()) for name, before in sums.items()}
+    as_it_should_be &= all(math.isclose(found, total, rel_tol=AGREEMENT) for found in sums.values())
+    if as_it_should_be and "csv" in endings(survey.records):
+        as_it_should_be = _same_text(file.path.with_suffix(".csv"), read_columns(file, file.columns))
+    if not as_it_should_be:
+        raise _wrong(f"has a synthetic file that does not belong to its manifest ({file.path.name})")
 
 
 def _same_text(path: Path, frame: pl.DataFrame) -> bool:
