@@ -145,19 +145,20 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_the_commands_pass_on_what_they_are_given(monkeypatch, tmp_path, command):
     calls = []
 
-    def record(found, folder, count, workers, progress):
+    def record(found, folder, count, workers, progress, batch=None):
         progress(1, count)
-        calls.append((found, folder, count, workers))
+        calls.append((found, folder, count, workers, batch))
         return folder / "page.html"
 
     monkeypatch.setattr(study, f"run_{command}", record)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     options = ["--out", str(tmp_path / "study"), "--replicates", "7", "--workers", "3"]
-    data = ["--data", str(tmp_path / "sdr.sav")] if command == "application" else []
+    data = ["--data", str(tmp_path / "sdr.sav")] if command == "application" else ["--batch", "5"]
     done = CliRunner().invoke(commands, [command, *options, *data])
     assert done.exit_code == 0, done.output
     assert "page.html" in done.output.replace("\n", "")
-    ((found, folder, count, workers),) = calls
+    ((found, folder, count, workers, batch),) = calls
     assert (folder, count, workers) == (tmp_path / "study", 7, 3)
-    if data:
+    assert batch == (5 if command == "simulation" else None)
+    if command == "application":
         assert found.data == tmp_path / "sdr.sav"

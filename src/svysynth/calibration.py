@@ -7,9 +7,10 @@ random numbers are tried, and in the end the best trial on the private side coun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,6 +40,7 @@ STRETCH = 4
 """Refits with the same random numbers. Where Δ_α jumps over the target with them, others are tried."""
 
 Progress = Callable[[str], None]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,44 @@ class Calibration:
     trials: tuple[Trial, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A fit that is asked for, and the bounds of its records."""
+
+    model: Model
+    records: Records
+    alpha: Column
+    streams: Streams
+    draws: int
+    label: str = "fit"
+    """Names the random numbers."""
+    name: str = "bounds"
+    """Of the column of bounds, where the records are on disk."""
+
+
+Answer = tuple[Fit, Column]
+"""The fit that was ordered, and its records' bounds, unweighted."""
+Steps = Generator[Order, Answer, Found]
+"""Work that orders one fit after another: who carries the orders out may do those of many such works together."""
+
+
+def carry_out(steps: Steps[Found]) -> Found:
+    """Fit what is ordered, as it is ordered."""
+    try:
+        order = next(steps)
+        while True:
+            try:
+                found = fit(order.model, order.records, order.alpha, order.streams, order.draws, order.label)
+                answer = found, record_bounds(found, order.name)
+            except SurveyError as error:
+                order = steps.throw(error)
+            else:
+                order = steps.send(answer)
+    except StopIteration as done:
+        result: Found = done.value
+        return result
+
+
 def calibrate_records(
     model: Model,
     records: Records,
@@ -89,21 +129,49 @@ def calibrate_records(
 
     `start_from` spares the first fit where several targets are met with the same random numbers.
     """
-    target = epsilon / (2 * datasets)
     progress("fitting without weights")
     start_from = start_from or fit_unweighted(model, records, streams, draws)
+    return carry_out(calibration_steps(start_from, epsilon, datasets, streams, scheme, draws, progress))
+
+
+def fit_unweighted(model: Model, records: Records, streams: Streams, draws: int = 1000) -> Unweighted:
+    """The fit with α = 1, and the bounds of its records."""
+    return carry_out(unweighted_steps(model, records, streams, draws))
+
+
+def unweighted_steps(model: Model, records: Records, streams: Streams, draws: int = 1000) -> Steps[Unweighted]:
+    """The way to the fit with α = 1."""
+    found, bounds = yield Order(model, records, derive(np.ones_like, records.t), streams, draws)
+    first = trusted(found)
+    if not summarize_bounds(bounds, records.engine).any_finite:
+        raise SurveyError("data", "the model", "gives no record a finite likelihood", "check outcome and weights")
+    return Unweighted(first, bounds)
+
+
+def calibration_steps(
+    start_from: Unweighted,
+    epsilon: float,
+    datasets: int,
+    streams: Streams,
+    scheme: Scheme = "inverse",
+    draws: int = 1000,
+    progress: Progress = lambda _: None,
+) -> Steps[Calibration]:
+    """The way from the unweighted fit to one that meets the target."""
+    target = epsilon / (2 * datasets)
     first, bounds = start_from.fit, start_from.bounds
+    model, records = first.model, first.records
     found = summarize_bounds(bounds, records.engine)
     if found.all_finite and found.largest <= target:
-        trials = (Trial(float("inf"), found.largest),)
-        return Calibration(first, bounds, bounds, found.largest, target, epsilon, datasets, trials)
+        only = Trial(float("inf"), found.largest)
+        return Calibration(first, bounds, bounds, found.largest, target, epsilon, datasets, (only,))
 
     weights: Callable[[float], Column]
     if scheme == "reweighted":
-        base = trusted(fit(model, records, derive(partial(inverse_weights, c=target), bounds), streams, draws))
-        base_bounds = record_bounds(base, "base-bounds")
-        largest = summarize_bounds(derive(weigh, base.alpha, base_bounds), records.engine).largest
-        weights = lambda c: derive(partial(reweighted, k=c, largest=largest), base.alpha, base_bounds)  # noqa: E731
+        alpha = derive(partial(inverse_weights, c=target), bounds)
+        base, base_bounds = yield Order(model, records, alpha, streams, draws, name="base-bounds")
+        largest = summarize_bounds(derive(weigh, trusted(base).alpha, base_bounds), records.engine).largest
+        weights = lambda c: derive(partial(reweighted, k=c, largest=largest), alpha, base_bounds)  # noqa: E731
         start = 0.95
     elif scheme == "linear":
         limits = found.smallest, found.largest
@@ -112,53 +180,47 @@ def calibrate_records(
     else:
         weights = lambda c: derive(partial(inverse_weights, c=c), bounds)  # noqa: E731
         start = max(target - RISE, target / 2)
-    return _search(model, records, bounds, weights, start, target, epsilon, datasets, streams, draws, progress)
 
-
-def fit_unweighted(model: Model, records: Records, streams: Streams, draws: int = 1000) -> Unweighted:
-    """The fit with α = 1, and the bounds of its records."""
-    found = trusted(fit(model, records, derive(np.ones_like, records.t), streams, draws))
-    bounds = record_bounds(found)
-    if not summarize_bounds(bounds, records.engine).any_finite:
-        raise SurveyError("data", "the model", "gives no record a finite likelihood", "check outcome and weights")
-    return Unweighted(found, bounds)
+    trials, best = yield from _search(start_from, weights, start, target, streams, draws, progress)
+    weighted = derive(weigh, best[0].alpha, best[1])
+    return Calibration(best[0], bounds, weighted, best[2], target, epsilon, datasets, trials)
 
 
 def _search(
-    model: Model,
-    records: Records,
-    bounds: Column,
+    start_from: Unweighted,
     weights: Callable[[float], Column],
     start: float,
     target: float,
-    epsilon: float,
-    datasets: int,
     streams: Streams,
     draws: int,
     progress: Progress,
-) -> Calibration:
-    """Move c by the ratio of the aim to what was found, then by secants of log Δ_α against log c."""
+) -> Steps[tuple[tuple[Trial, ...], tuple[Fit, Column, float]]]:
+    """Move c by the ratio of the aim to what was found, then by secants of log Δ_α against log c.
+
+    Gives back all trials, and of the best its fit, its bounds and Δ_α.
+    """
+    model, records = start_from.fit.model, start_from.fit.records
     trials: list[Trial] = []
-    best: tuple[float, Fit, Column] | None = None
+    best: tuple[Fit, Column, float] | None = None
     untrusted: list[str] = []
     c = start
     for number in range(MOST_REFITS):
         progress(f"refit {number + 1}")
         alpha = weights(c)
         stretch = number // STRETCH
-        found = fit(model, records, alpha, streams, draws, label=f"fit {stretch}" if stretch else "fit")
-        weighted = derive(weigh, alpha, record_bounds(found, f"bounds-{number}"))
-        largest = summarize_bounds(weighted, records.engine).largest
+        label = f"fit {stretch}" if stretch else "fit"
+        found, bounds = yield Order(model, records, alpha, streams, draws, label, f"bounds-{number}")
+        largest = summarize_bounds(derive(weigh, alpha, bounds), records.engine).largest
         trials.append(Trial(c, largest))
         if largest <= target and not found.verdict.passed:
             untrusted = found.verdict.complaints
-        elif largest <= target and (best is None or largest > best[0]):
-            best = largest, found, weighted
-        if best is not None and best[0] >= (1 - TOLERANCE) * target:
+        elif largest <= target and (best is None or largest > best[2]):
+            best = found, bounds, largest
+        if best is not None and best[2] >= (1 - TOLERANCE) * target:
             break
         c = _next_constant(trials[stretch * STRETCH :], AIM * target)
     if best is not None:
-        return Calibration(best[1], bounds, best[2], best[0], target, epsilon, datasets, tuple(trials))
+        return tuple(trials), best
     why = f", and where they were small enough {'; '.join(untrusted)}" if untrusted else ""
     raise SurveyError(
         "spec",

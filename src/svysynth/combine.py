@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -103,29 +103,48 @@ class _CellSums:
         return np.stack([group_sums(cell, self.cells, self.weight[piece]), count.astype(float)])
 
 
-def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec) -> pl.DataFrame:
-    """Tidy tables of the m synthetic surveys into one tidy table."""
-    m = len(tables)
-    first = tables[0]
-    estimates = np.stack([table["estimate"].to_numpy() for table in tables])
-    variances = np.stack([table["se"].to_numpy() for table in tables]) ** 2
+class Combined(NamedTuple):
+    """Estimates over m data sets, with standard error, degrees of freedom and interval."""
+
+    estimate: Floats
+    se: Floats
+    df: Floats
+    lower: Floats
+    upper: Floats
+
+
+def combine_estimates(estimates: Floats, variances: Floats, confidence: float) -> Combined:
+    """The rules of partial synthesis; the first axis is the data set."""
+    m = len(estimates)
     value, within = estimates.mean(axis=0), variances.mean(axis=0)
     between = estimates.var(axis=0, ddof=1) / m if m > 1 else np.zeros_like(within)
     between[between < (ROUNDING * np.nan_to_num(value)) ** 2] = 0
     se = np.sqrt(within + between)
     with np.errstate(divide="ignore", invalid="ignore"):
         df = np.where(between > 0, (m - 1) * (1 + within / between) ** 2, np.inf)
-        cv = se / np.abs(value)
-    level = 0.5 + estimation.confidence / 2
+    level = 0.5 + confidence / 2
     quantile = np.where(np.isfinite(df), stdtrit(np.where(np.isfinite(df), df, 1.0), level), ndtri(level))
+    return Combined(value, se, df, value - quantile * se, value + quantile * se)
+
+
+def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec) -> pl.DataFrame:
+    """Tidy tables of the m synthetic surveys into one tidy table."""
+    estimates = np.stack([table["estimate"].to_numpy() for table in tables])
+    variances = np.stack([table["se"].to_numpy() for table in tables]) ** 2
+    found = combine_estimates(estimates, variances, estimation.confidence)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cv = found.se / np.abs(found.estimate)
     grade = np.searchsorted(estimation.cv_thresholds, np.nan_to_num(cv, nan=0.0, posinf=0.0), side="left")
-    numbers = {"estimate": value, "se": se, "df": df, "lower": value - quantile * se, "upper": value + quantile * se}
-    return first.with_columns(
-        *(pl.Series(name, column) for name, column in numbers.items()),
-        pl.Series("cv", cv),
-        pl.Series("reliability", np.array(RELIABILITY, dtype=object)[grade], dtype=pl.String),
-    ).with_columns(
-        pl.col("estimate", "se", "lower", "upper").fill_nan(None),
-        pl.when(pl.col("cv").is_finite()).then(pl.col("cv")),
-        pl.when(pl.col("cv").is_finite()).then(pl.col("reliability")),
+    return (
+        tables[0]
+        .with_columns(
+            *(pl.Series(name, column) for name, column in found._asdict().items()),
+            pl.Series("cv", cv),
+            pl.Series("reliability", np.array(RELIABILITY, dtype=object)[grade], dtype=pl.String),
+        )
+        .with_columns(
+            pl.col("estimate", "se", "lower", "upper").fill_nan(None),
+            pl.when(pl.col("cv").is_finite()).then(pl.col("cv")),
+            pl.when(pl.col("cv").is_finite()).then(pl.col("reliability")),
+        )
     )

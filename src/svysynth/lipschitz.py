@@ -17,7 +17,7 @@ import numpy as np
 from svysynth.engine import LOCAL, Engine, map_blocks
 from svysynth.groups import Floats, Integers
 from svysynth.models.base import Array, Model, Parameters
-from svysynth.quadratics import make_quadratics, quadratic_bounds
+from svysynth.quadratics import device_bounds, make_quadratics, quadratic_bounds
 from svysynth.sampler import Fit
 from svysynth.store import Column, compute_column
 
@@ -67,6 +67,15 @@ def make_bounds(model: Model, draws: Parameters, x: Floats) -> Bounds:
     if getattr(model, "quadratic", False):
         return partial(quadratic_bounds, make_quadratics(model, draws, x))
     return partial(_plain_bounds, model, draws, x)
+
+
+@partial(jax.jit, static_argnames="model")
+def bounds_together(model: Model, draws: Parameters, x: Array, t: Array, v: Array, cell: Array) -> Array:
+    """The bounds of many surveys under a quadratic model, on JAX's device; the first axis is the survey."""
+    found: Array = jax.vmap(lambda draws, x, *records: device_bounds(make_quadratics(model, draws, x), *records))(
+        draws, x, t, v, cell
+    )
+    return found
 
 
 def _plain_bounds(model: Model, draws: Parameters, x: Floats, t: Floats, v: Floats, cell: Integers) -> Floats:

@@ -19,10 +19,11 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from blackjax.mcmc.integrators import IntegratorState
 
-from svysynth.diagnostics import Verdict, judge
-from svysynth.groups import Floats
+from svysynth.diagnostics import Verdict, judge, judge_together
+from svysynth.groups import Floats, Integers
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.models.whitening import Whitening
 from svysynth.store import Column
@@ -87,17 +88,76 @@ def _run(
     advance = partial(_advance, model, statistics, whitening, key=key)
     state, _ = advance(state, number=0, halvings=halvings + 1)
     legs: list[_Leg] = []
-    legs_per_round = -(-OVERSAMPLING * draws // (CHAINS * LEG))
     for _ in range(MOST_ROUNDS):
-        for _ in range(legs_per_round):
+        for _ in range(_legs(draws)):
             state, leg = advance(state, number=1 + len(legs), halvings=halvings)
             legs.append(leg)
         run = _Leg(*jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=1), *legs))
         verdict = judge(_quantities(run), int(run.divergent.sum()), run.energy)
         if verdict.passed or verdict.divergences:
             break
-    first = legs_per_round * LEG
-    return {name: _thin(value[:, :first], draws) for name, value in run.parameters.items()}, verdict
+    return {name: _thin(value, draws) for name, value in run.parameters.items()}, verdict
+
+
+def fit_together(
+    model: Model, statistics: Any, keys: npt.NDArray[np.uint32], draws: int
+) -> tuple[Parameters, list[Verdict]]:
+    """Many fits of one model at once, each as `fit` would make it; statistics and keys have the fit as first axis."""
+    verdicts: dict[int, Verdict] = {}
+    kept: Parameters = {}
+    for halvings in (0, 1):
+        pending = [i for i in range(len(keys)) if i not in verdicts or not verdicts[i].passed]
+        for rounds in range(1, MOST_ROUNDS + 1):
+            if not pending:
+                break
+            chosen = np.array(pending)[padded(len(pending), len(keys))]
+            own = jax.tree.map(lambda value, chosen=chosen: value[chosen], statistics)
+            found, figures, divergences = _run_together(model, own, keys[chosen], draws, rounds, halvings)
+            for place, i in enumerate(pending):
+                rhat, bulk, tail, ebfmi = figures[place].tolist()
+                verdicts[i] = Verdict(rhat, bulk, tail, int(divergences[place]), ebfmi)
+            whole = len(pending) == len(keys)
+            rows = np.array(pending)
+            kept = found if whole else {n: kept[n].at[rows].set(value[: len(rows)]) for n, value in found.items()}
+            pending = [i for i in pending if not verdicts[i].passed and not verdicts[i].divergences]
+    return kept, [verdicts[i] for i in range(len(keys))]
+
+
+def padded(count: int, most: int) -> Integers:
+    """The positions 0 … count − 1, the last repeated up to one of a few sizes, so that few programs are compiled."""
+    size = next(size for size in (most // 64, most // 8, most) if size >= count)
+    return np.minimum(np.arange(size), count - 1)
+
+
+def _run_together(
+    model: Model, statistics: Any, keys: npt.NDArray[np.uint32], draws: int, rounds: int, halvings: int
+) -> tuple[Parameters, Floats, Integers]:
+    """So many rounds of all chains: the draws kept of each fit, its diagnostics' figures and its divergences."""
+    key = jax.random.wrap_key_data(jnp.asarray(keys))
+    whitening, state = _start_together(model, statistics, key)
+    state, _ = _advance_together(model, statistics, whitening, state, key, 0, halvings + 1)
+    legs: list[_Leg] = []
+    for number in range(1, 1 + rounds * _legs(draws)):
+        state, leg = _advance_together(model, statistics, whitening, state, key, number, halvings)
+        legs.append(leg)
+    run = _Leg(*jax.tree.map(lambda *pieces: jnp.concatenate(pieces, axis=2), *legs))
+    figures = judge_together(jax.vmap(partial(_quantities, xp=jnp))(run), run.energy)
+    thin = jax.vmap(partial(_thin, draws=draws))
+    kept = {name: thin(value) for name, value in run.parameters.items()}
+    return kept, np.asarray(figures), np.asarray(run.divergent.sum(axis=(1, 2)))
+
+
+@partial(jax.jit, static_argnames="model")
+def _start_together(model: Model, statistics: Any, key: Array) -> Any:
+    return jax.vmap(partial(_start, model))(statistics, key)
+
+
+@partial(jax.jit, static_argnames="model")
+def _advance_together(
+    model: Model, statistics: Any, whitening: Whitening, state: Any, key: Array, number: int, halvings: int
+) -> Any:
+    advance = partial(_advance, model, number=number, halvings=halvings)
+    return jax.vmap(advance)(statistics, whitening, state, key)
 
 
 class _Leg(NamedTuple):
@@ -109,17 +169,22 @@ class _Leg(NamedTuple):
     energy: Any
 
 
-def _thin(value: Floats, draws: int) -> Floats:
-    """Every k-th draw of every chain, so that `draws` are left."""
-    chains, length = value.shape[:2]
-    each = -(-draws // chains)
-    return value[:, :: length // each][:, :each].reshape(-1, *value.shape[2:])[:draws]
+def _legs(draws: int) -> int:
+    """The legs of a round: a round has as many transitions as are thinned to that many draws."""
+    return -(-OVERSAMPLING * draws // (CHAINS * LEG))
 
 
-def _quantities(run: _Leg) -> Floats:
+def _thin(value: Any, draws: int) -> Any:
+    """Every k-th draw of the first round of every chain, so that `draws` are left."""
+    each = -(-draws // CHAINS)
+    first = value[:, : _legs(draws) * LEG]
+    return first[:, :: first.shape[1] // each][:, :each].reshape(-1, *value.shape[2:])[:draws]
+
+
+def _quantities(run: _Leg, xp: Any = np) -> Any:
     """What is diagnosed, chain × draw × quantity: all that was sampled, and the coefficients drawn from it."""
     drawn = [value for name, value in run.parameters.items() if value.ndim == 3 and not name.startswith("scale")]
-    return np.concatenate([run.z, *drawn], axis=2)
+    return xp.concatenate([run.z, *drawn], axis=2)
 
 
 @partial(jax.jit, static_argnames="model")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +34,9 @@ ROUNDS = 6
 """Of the network that shuffles."""
 
 
-def choose_draws(fit: Fit, datasets: int) -> Integers:
-    """Which draws are released: as far apart as can be, so that they are independent."""
-    apart = fit.size // datasets
+def choose_draws(draws: int, datasets: int) -> Integers:
+    """Which of a fit's draws are released: as far apart as can be, so that they are independent."""
+    apart = draws // datasets
     if apart < DRAWS_APART:
         raise SurveyError(
             "spec",
@@ -55,7 +56,7 @@ def synthesize_surveys(
 
 def released_draws(fit: Fit, datasets: int) -> list[Parameters]:
     """The m draws that are released."""
-    return [{name: value[draw] for name, value in fit.draws.items()} for draw in choose_draws(fit, datasets)]
+    return [{name: value[draw] for name, value in fit.draws.items()} for draw in choose_draws(fit.size, datasets)]
 
 
 def synthesize_draws(
@@ -101,10 +102,9 @@ class _Block:
 
     def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats, Floats]:
         """The group, t*, v* and the smoothed log weight of each record."""
-        keys = self.streams.generator("shuffle", self.number).integers(0, 2**63, ROUNDS, dtype=np.uint64)
-        place = shuffled(np.arange(piece.start, piece.stop), self.size, keys)
+        place = shuffled(np.arange(piece.start, piece.stop), self.size, shuffle_keys(self.streams, self.number))
         group = np.searchsorted(np.cumsum(self.count), place, side="right")
-        key = jax.random.wrap_key_data(jnp.asarray(self.streams.key_data("synthesis", self.number)))
+        key = jax.random.wrap_key_data(jnp.asarray(draw_keys(self.streams, self.number)))
         key = jax.random.fold_in(key, piece.start // BLOCK)
         t, v, smoothed = _draw_records(self.model, key, self.draw, self.x[group])
         return group, np.asarray(t), np.asarray(v), np.asarray(smoothed)
@@ -115,24 +115,72 @@ def shuffled(position: Integers, size: int, keys: npt.NDArray[np.uint64]) -> Int
 
     A Feistel network permutes the numbers of 2h bits; what comes out too large is sent on until it fits.
     """
-    half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
-    mask = (np.uint64(1) << half) - np.uint64(1)
     found = position.astype(np.uint64)
     moving = np.arange(len(found))
     while len(moving):
-        left, right = found[moving] >> half, found[moving] & mask
-        for key in keys:
-            left, right = right, left ^ (_mixed(right ^ key) & mask)
-        found[moving] = (left << half) | right
+        found[moving] = _network(found[moving], size, keys)
         moving = moving[found[moving] >= size]
     return found.astype(np.int64)
 
 
-def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _network(number: Any, size: int, keys: Any) -> Any:
+    """One pass through the network, with numpy or JAX."""
+    half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = number >> half, number & mask
+    for key in keys:
+        left, right = right, left ^ (_mixed(right ^ key) & mask)
+    return (left << half) | right
+
+
+def _mixed(value: Any) -> Any:
     """Every bit of the result depends on every bit of the value (the finalizer of splitmix64)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(value ^ (value >> np.uint64(31)))
+    return value ^ (value >> np.uint64(31))
+
+
+class Laid(NamedTuple):
+    """Synthetic records of many surveys, survey × record; those of a group of public values follow each other."""
+
+    t: Array
+    log_weight: Array
+    """Smoothed."""
+
+
+@partial(jax.jit, static_argnames=("model", "size"))
+def synthesize_together(
+    model: Model, draws: Parameters, x: Array, count: Array, size: int, shuffles: Array, keys: Array
+) -> Laid:
+    """The records of `synthesize_draws` for one draw of each of many surveys of the same size, on JAX's device.
+
+    Every array has the survey as its first axis; x has a row for each group of public values, and count its size.
+    """
+
+    def of_one(draw: Parameters, x: Array, count: Array, shuffle: Array, key: Array) -> Laid:
+        def beyond(place: Array) -> Array:
+            return jnp.any(place >= size)
+
+        def send_on(place: Array) -> Array:
+            return jnp.where(place >= size, _network(place, size, shuffle), place)
+
+        start = _network(jnp.arange(size, dtype=jnp.uint64), size, shuffle)
+        place = jax.lax.while_loop(beyond, send_on, start).astype(int)
+        group = jnp.searchsorted(jnp.cumsum(count), place, side="right")
+        t, _, smoothed = model.synthesize(jax.random.fold_in(key, 0), draw, x[group])
+        return Laid(*(jnp.zeros(size).at[place].set(column) for column in (t, smoothed)))
+
+    return jax.vmap(of_one)(draws, x, count, shuffles, jax.random.wrap_key_data(keys))
+
+
+def shuffle_keys(streams: Streams, number: int) -> npt.NDArray[np.uint64]:
+    """The keys by which the records of a synthetic survey are shuffled."""
+    return streams.generator("shuffle", number).integers(0, 2**63, ROUNDS, dtype=np.uint64)
+
+
+def draw_keys(streams: Streams, number: int) -> npt.NDArray[np.uint32]:
+    """The key by which the records of a synthetic survey are drawn."""
+    return streams.key_data("synthesis", number)
 
 
 @dataclass(frozen=True)

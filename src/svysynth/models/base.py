@@ -29,6 +29,8 @@ jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
 
 Array = jax.Array
 Parameters = dict[str, Array]
+LARGEST_CONDITION = 1e13
+"""Of X'AX: beyond it a coefficient has no data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,9 +171,9 @@ def _restore(term: str, names: dict[str, str]) -> str:
 class CellSums(NamedTuple):
     """Σα and the weighted means of (t, v) in every cell, and the scatter about them over all cells."""
 
-    total: Floats
-    mean: Floats
-    scatter: Floats
+    total: Any
+    mean: Any
+    scatter: Any
 
 
 @dataclass(frozen=True)
@@ -209,20 +211,60 @@ def _merge(blocks: list[CellSums]) -> CellSums:
 
 def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:
     """One pass over the records: weighted sums by cell, centred so that no digits cancel."""
-    sums = _BlockSums(records.t, records.v, records.cell, len(records.x), alpha)
-    total, mean, within = _merge(map_blocks(records.engine, sums, len(records)))
-    x = records.x
-    gram = (x * total[:, np.newaxis]).T @ x
+    block = _BlockSums(records.t, records.v, records.cell, len(records.x), alpha)
+    sums = _merge(map_blocks(records.engine, block, len(records)))
     try:
-        inverse = np.linalg.inv(gram)
+        found = _statistics(sums, records.x, np)
     except np.linalg.LinAlgError:
-        inverse = np.full_like(gram, np.nan)
-    if not np.isfinite(inverse).all() or np.linalg.cond(gram) > 1e13:
-        raise SurveyError(
-            "data", "the weighted records", "leave a coefficient of the model without data", "use a larger epsilon"
-        )
+        found = None
+    if found is None or not _are_usable(found.values, np):
+        raise no_data()
+    return LinearStatistics(*(jnp.asarray(value) for value in found))
+
+
+@jax.jit
+def linear_statistics_together(
+    t: Array, v: Array, cell: Array, x: Array, alpha: Array
+) -> tuple[LinearStatistics, Array]:
+    """The same of many surveys at once, on JAX's device, and of which of them they can be used.
+
+    Every array has the survey as its first axis.
+    """
+
+    def of_one(t: Array, v: Array, cell: Array, x: Array, alpha: Array) -> tuple[LinearStatistics, Array]:
+        def add(values: Array) -> Array:
+            return jnp.zeros(len(x)).at[cell].add(values)
+
+        total = add(alpha)
+        y = jnp.stack([t, v])
+        mean = jax.vmap(add)(alpha * y) / jnp.where(total > 0, total, 1.0)
+        off = y - mean[:, cell]
+        found = _statistics(CellSums(total, mean, (alpha * off) @ off.T), x, jnp)
+        return found, _are_usable(found.values, jnp)
+
+    found: tuple[LinearStatistics, Array] = jax.vmap(of_one)(t, v, cell, x, alpha)
+    return found
+
+
+def _statistics(sums: CellSums, x: Any, xp: Any) -> LinearStatistics:
+    """From the sums of the cells, with numpy or JAX."""
+    total, mean, within = sums
+    gram = (x * total[:, np.newaxis]).T @ x
+    inverse = xp.linalg.inv(gram)
     coefficients = inverse @ (x * total[:, np.newaxis]).T @ mean.T
     residual = mean.T - x @ coefficients
     scatter = within + (residual * total[:, np.newaxis]).T @ residual
-    values = (total.sum(), gram, inverse, *np.linalg.eigh(inverse), coefficients, scatter, total @ x)
-    return LinearStatistics(*(jnp.asarray(value) for value in values))
+    values, vectors = xp.linalg.eigh(inverse)
+    return LinearStatistics(total.sum(), gram, inverse, values, vectors, coefficients, scatter, total @ x)
+
+
+def _are_usable(values: Any, xp: Any) -> Any:
+    """Whether X'AX can be inverted, by its inverse's eigenvalues."""
+    return xp.isfinite(values).all() & (values[0] > 0) & (values[-1] < LARGEST_CONDITION * values[0])
+
+
+def no_data() -> SurveyError:
+    """The error of records that are weighted down too far."""
+    return SurveyError(
+        "data", "the weighted records", "leave a coefficient of the model without data", "use a larger epsilon"
+    )

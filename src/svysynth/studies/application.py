@@ -24,7 +24,7 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.spec import Spec, parse_spec
 from svysynth.streams import Streams
-from svysynth.studies.methods import FIT_COLUMNS, Plan, Scenario, as_array, fit_all, tabulate_methods
+from svysynth.studies.methods import FIT_COLUMNS, Plan, Scenario, fit_all, tabulate_methods
 from svysynth.studies.selected import bounds_of
 from svysynth.studies.standin import doctorates
 from svysynth.survey import Survey, survey_from_file, survey_from_frame
@@ -103,7 +103,7 @@ def release(study: Application, index: int) -> Mapping[str, Floats]:
     tables = tabulate_methods(study.survey, study.plan, fitted, streams)
     bounds = {f"bounds {model}": bounds_of(one) for (model, _), one in fitted.items()} if index == 0 else {}
     return bounds | {
-        "tables": np.stack([as_array(tables[scenario]) for scenario in study.plan.scenarios]),
+        "tables": tables,
         "fits": np.array([fitted[key].figures for key in study.plan.fits]),
     }
 

@@ -8,14 +8,14 @@ random numbers, and the number of attempts is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from svysynth.calibration import Calibration, Unweighted, calibrate_records, fit_unweighted
-from svysynth.combine import combine, make_synthetic
+from svysynth.calibration import Calibration, Steps, Unweighted, calibration_steps, carry_out, unweighted_steps
+from svysynth.combine import Synthetic, combine_estimates, make_synthetic
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.laplace import laplace_tables
@@ -23,8 +23,9 @@ from svysynth.lipschitz import summarize_bounds
 from svysynth.models.base import Model, Records, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.spec import EstimationSpec, Smoothing, TableSpec
+from svysynth.spec import EstimationSpec, TableSpec
 from svysynth.streams import Streams
+from svysynth.studies.stack import stack_surveys, tabulate_stack
 from svysynth.survey import Survey
 from svysynth.synthesis import synthesize_surveys
 from svysynth.tables import tabulate_all
@@ -89,11 +90,11 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A calibration and the most synthetic surveys of each method that draws from it."""
+    """A calibration, at which attempt it succeeded, and the most synthetic surveys of each method that uses it."""
 
     calibration: Calibration
     attempts: int
-    surveys: dict[Method, tuple[Survey, ...]]
+    surveys: dict[Method, tuple[Survey, ...]] = field(default_factory=dict)
 
     @property
     def figures(self) -> list[float]:
@@ -105,39 +106,50 @@ class Fitted:
 
 
 def fit_all(survey: Survey, plan: Plan, streams: Streams) -> dict[tuple[str, float], Fitted]:
-    """Calibrate every model to every Δ and draw the synthetic surveys; all Δ of a model share its unweighted fit."""
-    records = make_records(survey)
-    starts: dict[tuple[str, int], Unweighted] = {}
+    """Calibrate every model to every Δ and draw the synthetic surveys."""
     fitted = {}
-    for name, bound in plan.fits:
-        calibration, attempts = _calibrate(name, records, bound, plan.draws, streams, starts)
-        own = streams.split(f"synthesis {name} {bound}")
+    for (name, bound), found in carry_out(fitting_steps(make_records(survey), plan, streams)).items():
+        own = synthesis_streams(streams, name, bound)
         surveys = {
-            method: synthesize_surveys(replace(calibration.fit, model=variant), survey, max(plan.datasets), own)
+            method: synthesize_surveys(replace(found.calibration.fit, model=variant), survey, max(plan.datasets), own)
             for method, variant in METHODS_OF[name].items()
         }
-        fitted[name, bound] = Fitted(calibration, attempts, surveys)
+        fitted[name, bound] = replace(found, surveys=surveys)
     return fitted
 
 
-def _calibrate(
+def synthesis_streams(streams: Streams, name: str, bound: float) -> Streams:
+    """The source of what is drawn from a fit: the same for every method that shares it."""
+    return streams.split(f"synthesis {name} {bound}")
+
+
+def fitting_steps(records: Records, plan: Plan, streams: Streams) -> Steps[dict[tuple[str, float], Fitted]]:
+    """The calibrations of every model to every Δ; all Δ of a model share its unweighted fit."""
+    starts: dict[tuple[str, int], Unweighted] = {}
+    fitted = {}
+    for name, bound in plan.fits:
+        fitted[name, bound] = yield from _calibration_steps(name, records, bound, plan.draws, streams, starts)
+    return fitted
+
+
+def _calibration_steps(
     name: str,
     records: Records,
     bound: float,
     draws: int,
     streams: Streams,
     starts: dict[tuple[str, int], Unweighted],
-) -> tuple[Calibration, int]:
-    """The calibration, and at which attempt it succeeded."""
+) -> Steps[Fitted]:
+    """A calibration, tried again with other random numbers where it fails."""
     model = next(iter(METHODS_OF[name].values()))
     attempt = 0
     while True:
         own = streams.split(f"fit {name}", attempt)
         try:
             if (name, attempt) not in starts:
-                starts[name, attempt] = fit_unweighted(model, records, own, draws)
-            start = starts[name, attempt]
-            return calibrate_records(model, records, 2 * bound, 1, own, draws=draws, start_from=start), attempt + 1
+                starts[name, attempt] = yield from unweighted_steps(model, records, own, draws)
+            found = yield from calibration_steps(starts[name, attempt], 2 * bound, 1, own, draws=draws)
+            return Fitted(found, attempt + 1)
         except SurveyError:
             attempt += 1
             if attempt == MOST_ATTEMPTS:
@@ -149,21 +161,42 @@ def tabulate_methods(
     plan: Plan,
     fitted: dict[tuple[str, float], Fitted],
     streams: Streams,
-) -> dict[Scenario, pl.DataFrame]:
-    """Counts and means by the public columns, by every method at every Δ and m."""
+) -> Floats:
+    """Counts and means by the public columns, by every method at every Δ and m: scenario × row × 3.
+
+    The three are the estimate, its standard error and the length of its interval; not a number where there is none.
+    """
+    found = tabulate_rivals(survey, plan, streams)
+    for (name, bound), one in fitted.items():
+        for method, surveys in one.surveys.items():
+            tables = tabulate_stack(stack_surveys(surveys), rules_of(method, name))
+            found |= combine_tables(method, bound, tables, plan)
+    return np.stack([found[scenario] for scenario in plan.scenarios])
+
+
+def rules_of(method: Method, name: str) -> Synthetic:
+    """By which rules a method's tables are made."""
+    return make_synthetic((), name, "paper" if method == "fbp" else "full")
+
+
+def combine_tables(method: Method, bound: float, tables: Floats, plan: Plan) -> dict[Scenario, Floats]:
+    """From the tables of the most data sets (data set × … × (estimate, se)) to those of every m."""
+    found = {}
+    for m in plan.datasets:
+        one = combine_estimates(tables[:m, ..., 0], tables[:m, ..., 1] ** 2, EstimationSpec().confidence)
+        found[Scenario(method, bound, m)] = np.stack([one.estimate, one.se, one.upper - one.lower], axis=-1)
+    return found
+
+
+def tabulate_rivals(survey: Survey, plan: Plan, streams: Streams) -> dict[Scenario, Floats]:
+    """The tables that need no fit: those of the sample itself, and those with Laplace noise."""
     table = TableSpec(by=survey.public)
     estimation = EstimationSpec()
-    found = {Scenario("sample"): tabulate_all(survey, [table], estimation)}
-    for (name, bound), found_fit in fitted.items():
-        for method, surveys in found_fit.surveys.items():
-            smoothing: Smoothing = "paper" if method == "fbp" else "full"
-            singles = [make_synthetic((one,), name, smoothing).tabulate_all([table], estimation) for one in surveys]
-            for m in plan.datasets:
-                found[Scenario(method, bound, m)] = combine(singles[:m], estimation)
+    found = {Scenario("sample"): as_array(tabulate_all(survey, [table], estimation))}
     for number, scenario in enumerate(s for s in plan.scenarios if s.method == "laplace" and s.epsilon):
         noise = streams.split("laplace", number)
         epsilon = scenario.epsilon or 0.0
-        found[scenario] = laplace_tables(survey, [table], epsilon, noise, estimation=estimation).tables
+        found[scenario] = as_array(laplace_tables(survey, [table], epsilon, noise, estimation=estimation).tables)
     return found
 
 

@@ -23,7 +23,6 @@ from svysynth.studies.methods import (
     FIT_COLUMNS,
     Plan,
     Scenario,
-    as_array,
     fit_all,
     tabulate_methods,
 )
@@ -103,7 +102,7 @@ def replicate(study: Simulation, index: int) -> Mapping[str, Floats]:
     tables = tabulate_methods(survey, study.plan, fitted, streams)
     raw = raw_points(survey, fitted) if index == 0 else {}
     return raw | {
-        "tables": np.stack([as_array(tables[scenario]) for scenario in study.plan.scenarios]),
+        "tables": tables,
         "fits": np.array([fitted[key].figures for key in study.plan.fits]),
         "correlation": np.corrcoef(survey.outcome_values, survey.weights)[0, 1:],
     }

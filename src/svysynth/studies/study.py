@@ -42,6 +42,7 @@ from svysynth.studies.repeated import (
     summarize,
 )
 from svysynth.studies.selected import tidy_bounds, tidy_points
+from svysynth.studies.together import run_together
 from svysynth.studies.workers import Progress, claim_folder, load_replicates, run_replicates
 
 REPLICATES, RELEASES = "replicates", "releases"
@@ -65,9 +66,13 @@ def run_simulation(
     replicates: int,
     workers: int | Engine | None = None,
     progress: Progress = lambda done, total: None,
+    batch: int | None = None,
 ) -> Path:
-    """The simulation: one selected sample, and repeated sampling. Gives back the path of the page."""
-    frames = simulation_frames(study, folder, replicates, workers, progress)
+    """The simulation: one selected sample, and repeated sampling. Gives back the path of the page.
+
+    With `batch`, so many fits are made together on JAX's device, and the workers draw the samples.
+    """
+    frames = simulation_frames(study, folder, replicates, workers, progress, batch)
     pictures = _draw_simulation(study, folder, frames)
     paragraphs = [
         f"The paper's simulation, run here with R = {replicates} repeated samples of n = {study.n} (the paper: "
@@ -84,13 +89,24 @@ def run_simulation(
 
 
 def simulation_frames(
-    study: Simulation, folder: Path, replicates: int, workers: int | Engine | None, progress: Progress
+    study: Simulation,
+    folder: Path,
+    replicates: int,
+    workers: int | Engine | None,
+    progress: Progress,
+    batch: int | None = None,
 ) -> dict[str, pl.DataFrame]:
     """Run the replicates that the folder does not hold yet, and write the study's numbers as CSV."""
     indices = range(_enough(replicates))
     claim_folder(folder, study.settings)
-    run_replicates(partial(replicate, study), indices, folder / REPLICATES, _workers(workers), progress)
-    numbers = load_replicates(folder / REPLICATES, indices)
+    target, using = folder / REPLICATES, _workers(workers)
+    if batch:
+        if not isinstance(using, int):
+            raise SurveyError("spec", "--batch", "is for one machine", "leave it or --engine out")
+        run_together(study, indices, target, using, batch, progress)
+    else:
+        run_replicates(partial(replicate, study), indices, target, using, progress)
+    numbers = load_replicates(target, indices)
     results = Results.of(study, numbers)
     frames = {
         "coverage": summarize(results),

@@ -68,10 +68,7 @@ def run_replicates(
 
     `workers` is a number of processes on this machine, or an engine whose processes see the same folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for unfinished in folder.glob(".svysynth-*"):
-        unfinished.unlink(missing_ok=True)
-    pending = [index for index in indices if not _is_complete(_path(folder, index))]
+    pending = unfinished(folder, indices)
     progress(len(indices) - len(pending), len(indices))
     if not pending:
         return
@@ -80,16 +77,31 @@ def run_replicates(
             task, pending, folder.resolve(), workers, lambda done: progress(len(indices) - done, len(indices))
         )
         return
+    with processes(min(workers, len(pending))) as pool:
+        futures = [pool.submit(_work, task, folder, index) for index in pending]
+        for done, future in enumerate(as_completed(futures), start=1):
+            refusal = future.result()
+            if refusal is not None:
+                raise SurveyError(*refusal)
+            progress(len(indices) - len(pending) + done, len(indices))
+
+
+def unfinished(folder: Path, indices: Sequence[int]) -> list[int]:
+    """The replicates that the folder, which is made where there is none, does not hold yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for remains in folder.glob(".svysynth-*"):
+        remains.unlink(missing_ok=True)
+    return [index for index in indices if not _is_complete(_path(folder, index))]
+
+
+@contextlib.contextmanager
+def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """So many processes, which compute on one thread of the CPU each and end with this one."""
     context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
     with _environment(ONE_THREAD | {"JAX_PLATFORMS": "cpu"}):
-        pool = ProcessPoolExecutor(min(workers, len(pending)), context, _leave_with_parent)
+        pool = ProcessPoolExecutor(workers, context, _leave_with_parent)
         try:
-            futures = [pool.submit(_work, task, folder, index) for index in pending]
-            for done, future in enumerate(as_completed(futures), start=1):
-                refusal = future.result()
-                if refusal is not None:
-                    raise SurveyError(*refusal)
-                progress(len(indices) - len(pending) + done, len(indices))
+            yield pool
         except BrokenProcessPool:
             remedy = (
                 "run the same command again, which takes up where it stopped, with fewer --workers if memory is short"
@@ -113,12 +125,16 @@ def load_replicates(folder: Path, indices: Sequence[int]) -> list[Arrays]:
     return [_read(_path(folder, index)) for index in indices]
 
 
+def keep_replicate(folder: Path, index: int, result: Mapping[str, Floats]) -> None:
+    """Write the file of a replicate."""
+    with appearing(_path(folder, index)) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **result)
+
+
 def _work(task: Task, folder: Path, index: int) -> Refusal | None:
     """One replicate, in a worker. An error the user can put right goes back in parts, since it cannot be pickled."""
     try:
-        result = task(index)
-        with appearing(_path(folder, index)) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **result)
+        keep_replicate(folder, index, task(index))
     except SurveyError as error:
         return error.kind, error.place, error.problem, error.remedy
     return None
