@@ -38,7 +38,8 @@ def samples():
     survey = found[1].survey
     rare = survey.frame.group_by("field", "gender").len().sort("len", "field").select("field", "gender").row(0)
     without = survey.frame.filter(~((pl.col("field") == rare[0]) & (pl.col("gender") == rare[1])))
-    survey = replace(survey, frame=pl.concat([without, without[: len(survey) - len(without)]]).sort("field", "gender"))
+    enough = pl.concat([without, without[: len(survey) - len(without)]])
+    survey = replace(survey, frame=enough.sort(survey.published))
     found[1] = replace(found[1], survey=survey, groups=survey.groups, records=make_records(survey))
     assert len(found[1].records.x) == len(found[0].records.x) - 1
     return found
@@ -132,6 +133,13 @@ def test_batches_have_few_sizes():
     assert {len(padded(count, 1024)) for count in range(1, 1025)} == {16, 128, 1024}
     assert padded(3, 8).tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
     assert padded(1, 1).tolist() == [0]
+
+
+def test_samples_are_in_the_order_of_their_groups(samples):
+    for sample in samples:
+        assert sample.survey.frame.select(sample.groups.frame.columns).equals(
+            sample.groups.frame[np.repeat(np.arange(len(sample.groups.count)), sample.groups.count)]
+        )
 
 
 # --- the pieces, each beside what it is for one survey ---

@@ -92,13 +92,10 @@ def run_together(
 def prepare(study: Simulation, index: int) -> Sample:
     """Draw the sample of a replicate."""
     survey, streams = study.sample(index), study.streams_of(index)
-    groups, public = survey.groups, list(survey.published)
-    in_order = groups.frame[np.repeat(np.arange(len(groups.count)), groups.count)].select(public)
-    numbers = survey.frame.select(pl.exclude(public))
     return Sample(
         index,
-        replace(survey, frame=pl.concat([in_order, numbers], how="horizontal")),
-        groups,
+        replace(survey, frame=survey.frame.sort(survey.published)),
+        survey.groups,
         make_records(survey),
         tabulate_rivals(survey, study.plan, streams),
         np.corrcoef(survey.outcome_values, survey.weights)[0, 1:],
@@ -218,7 +215,7 @@ class _Drawn:
 
     name: str
     draws: dict[str, Floats]
-    """Row × data set × ….."""
+    """Row × data set × what a parameter has."""
     streams: Sequence[Streams]
 
     @classmethod
