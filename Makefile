@@ -12,7 +12,7 @@ help:
 	@echo "make test    set up, lint, check types and run the tests"
 	@echo "make lint    style and types only"
 	@echo "make study   the slower statistical studies; results go to docs/"
-	@echo "make bench   time and memory against R survey, svy, rstan and NumPyro; results go to docs/"
+	@echo "make bench   time and memory against R survey, svy, rstan and NumPyro; the page is docs/benchmarks.md"
 	@echo "make docs    regenerate the pages that are made from the code"
 
 $(READY): pyproject.toml constraints.txt
@@ -36,9 +36,7 @@ study: $(READY)
 	$(BIN)/python -m pytest -n auto --run-study -m study
 
 bench: $(READY)
-	$(BIN)/python bench/tables.py --out docs/benchmarks.md
-	$(BIN)/python bench/release.py --out docs/benchmarks-release.md
-	$(BIN)/python bench/large.py --out docs/benchmarks-large.md
+	$(BIN)/python bench/run.py
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -5,14 +5,11 @@ a record: t, v, the cell and the bound. The floor is the longer of the two at th
 copy. Absolute values and maxima are not counted: processors have room for them beside the multiplications. The machine
 may be shared, so processor seconds of one thread are compared with processor seconds; other times are by the clock.
 
-    python bench/bounds.py
-    python bench/bounds.py --device gpu --records 100000000
+    python bench/run.py --only bounds --device gpu
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import os
 import sys
 import time
@@ -24,22 +21,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from measuring import answer, keep, program, run
 from svysynth.engine import BLOCK
 from svysynth.lipschitz import make_bounds
 from svysynth.models.fbs import FBS
 from svysynth.quadratics import Quadratics, device_bounds, make_quadratics
 
-COLUMNS = ["device", "records", "draws", "threads", "seconds", "ns_a_record", "gflops", "floor_seconds", "ratio"]
 DRAWS = 1000
 FLOPS_A_TERM = 10
 BYTES_A_RECORD = 28
 SIZES = [100_000, 1_000_000, 10_000_000]
+DEVICE_RECORDS = 100_000_000
 DEVICE_BLOCK = 2**22
 """Records at a time on a graphics processor."""
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
 }
+
+
+def measure(device: str = "cpu") -> None:
+    """On the processor, or on JAX's first device."""
+    found = run(program("bounds.py", device), environment=ONE_THREAD)
+    for row in found.pop("rows"):
+        keep("bounds", found | row)
 
 
 def make_design() -> np.ndarray:
@@ -136,7 +141,7 @@ def pass_over(
         return np.concatenate(list(pool.map(lambda piece: find(t[piece], v[piece], cell[piece]), pieces)))
 
 
-def measure(sizes: list[int] = SIZES, threads: tuple[int, ...] = (1, 2)) -> list[dict]:
+def measure_processor(sizes: list[int] = SIZES, threads: tuple[int, ...] = (1, os.cpu_count() or 1)) -> list[dict]:
     """A row for each number of records and threads; with one thread the seconds are the processor's."""
     speed, bandwidth = matrix_speed(), copy_speed()
     rows = []
@@ -151,10 +156,14 @@ def measure(sizes: list[int] = SIZES, threads: tuple[int, ...] = (1, 2)) -> list
 
 
 def row(device: str, records: int, threads: int, seconds: float, floor: float) -> dict:
-    values = [device, records, DRAWS, threads, seconds, 1e9 * seconds / records]
-    return dict(
-        zip(COLUMNS, [*values, FLOPS_A_TERM * records * DRAWS / seconds / 1e9, floor, seconds / floor], strict=True)
-    )
+    return {
+        "device": device,
+        "records": records,
+        "draws": DRAWS,
+        "threads": threads,
+        "seconds": seconds,
+        "floor_seconds": floor,
+    }
 
 
 @partial(jax.jit, static_argnames="rows")
@@ -165,7 +174,7 @@ def _device_records(key: jax.Array, mean: jax.Array, rows: int) -> tuple[jax.Arr
     return t + mean[cell], v - 0.6 * t, cell
 
 
-def measure_device(records: int) -> list[dict]:
+def measure_device(records: int = DEVICE_RECORDS) -> list[dict]:
     """On JAX's first device: with records that are there already, and with those of this machine's memory."""
     speed, bandwidth = device_speeds()
     x = make_design()
@@ -202,50 +211,5 @@ def device_speeds() -> tuple[float, float]:
     return speed, 2 * source.nbytes / seconds / 1e9
 
 
-def section(rows: list[dict], speeds: dict[str, float]) -> str:
-    """The measurements as a section of a page."""
-    lines = [
-        "## The bounds of the records",
-        "",
-        f"One pass over n records with {DRAWS} draws, preparation included. The floor is what the arithmetic alone",
-        "takes at the speed of a matrix product (GFLOP/s counts multiplications and additions).",
-        "",
-        *(f"- {name}: {value:.1f}" for name, value in speeds.items()),
-        "",
-        "| device | records | threads | seconds | ns a record | GFLOP/s | floor, seconds | ratio |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for found in rows:
-        numbers = f"{found['seconds']:.3f} | {found['ns_a_record']:.1f} | {found['gflops']:.1f}"
-        start = f"| {found['device']} | {found['records']:,} | {found['threads']} | "
-        lines.append(f"{start}{numbers} | {found['floor_seconds']:.3f} | {found['ratio']:.2f} |")
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
-    parser.add_argument("--records", type=int, nargs="*", default=SIZES)
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    chosen = parser.parse_args()
-    if not ONE_THREAD.items() <= os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ONE_THREAD)
-    if chosen.device == "gpu":
-        rows = [found for size in chosen.records for found in measure_device(size)]
-        speed, bandwidth = device_speeds()
-        speeds = {"a loop of multiplications with additions, GFLOP/s": speed, "a copy, GB/s": bandwidth}
-    else:
-        rows = measure(chosen.records, tuple(chosen.threads))
-        speeds = {
-            "a matrix product on one thread, GFLOP/s": matrix_speed(),
-            "a loop compiled by JAX, GFLOP/s": loop_speed(),
-            "a copy, GB/s": copy_speed(),
-        }
-    print(section(rows, speeds))
-    writer = csv.DictWriter(sys.stdout, COLUMNS)
-    writer.writeheader()
-    writer.writerows(rows)
-
-
 if __name__ == "__main__":
-    main()
+    answer(rows=measure_device() if sys.argv[1] == "gpu" else measure_processor())

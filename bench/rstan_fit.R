@@ -3,8 +3,9 @@
 #   Rscript bench/rstan_fit.R tests/golden/posterior/sample.csv fbs
 #
 # The CSV file has the columns field, gender, t, v and alpha; the model is fbs or fbp. One chain, 1000 warm-up
-# iterations and 1000 draws, default settings of the sampler. Prints one line: model, number of records, seconds of
-# sampling (warm-up included, compilation not), divergences, smallest bulk effective sample size of the parameters.
+# iterations and 1000 draws, default settings of the sampler. Prints one line of JSON: seconds of sampling (warm-up
+# included, compilation not), divergences, smallest bulk effective sample size of the parameters, version, and the most
+# memory that the process held (the compiler is another process).
 
 suppressPackageStartupMessages(library(rstan))
 
@@ -26,8 +27,11 @@ remarks <- capture.output(model <- suppressMessages(stan_model(
 
 fit <- suppressWarnings(sampling(model, data, chains = 1, warmup = 1000, iter = 2000, seed = 1, refresh = 0))
 draws <- as.array(fit)
-# the fixed entries of Cholesky factors of correlations have nothing to estimate, lp__ is no parameter
-moving <- setdiff(dimnames(draws)[[3]][apply(draws, 3, function(d) diff(range(d)) > 1e-8)], "lp__")
+# the coefficients and what makes up the variances, without the coefficients' own scales and correlations; the fixed
+# entries of the Cholesky factor of a correlation have nothing to estimate
+watched <- grep("^(beta|kappa|sigma_pi$|sigma_y$|s\\[|L\\[)", dimnames(draws)[[3]], value = TRUE)
+moving <- watched[apply(draws[, , watched], 2, function(d) diff(range(d)) > 1e-8)]
 ess <- vapply(moving, function(q) ess_bulk(draws[, , q]), numeric(1))
-cat(sprintf("%s n=%d seconds=%.1f divergences=%d min_bulk_ess=%.0f\n", name, nrow(x), sum(get_elapsed_time(fit)),
-            get_num_divergent(fit), min(ess)))
+peak <- as.numeric(gsub("\\D", "", grep("^VmHWM", readLines("/proc/self/status"), value = TRUE))) / 1024
+cat(sprintf('{"seconds": %.2f, "divergences": %d, "effective_draws": %.0f, "version": "%s", "peak_mib": %.0f}\n',
+            sum(get_elapsed_time(fit)), get_num_divergent(fit), min(ess), as.character(packageVersion("rstan")), peak))

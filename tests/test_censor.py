@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from svysynth import SurveyError, read_survey
 from svysynth.censor import CensoredFit, _density, _Target, censored_records, fit_censored, trusted_censored
 from svysynth.clipped import cell_gains, clip_terms, clipped_sum, make_blocks, record_terms
-from svysynth.diagnostics import Verdict, _ess, _split
+from svysynth.diagnostics import Verdict, effective_draws
 from svysynth.interval import Interval
 from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
@@ -326,7 +326,7 @@ def flat_quantities(draws):
 
 
 def distance(one, other):
-    error = sum(np.var(part) / _ess(_split(part[..., np.newaxis]))[0] for part in (one, other))
+    error = sum(np.var(part) / effective_draws(part[..., np.newaxis])[0] for part in (one, other))
     return (one.mean() - other.mean()) / np.sqrt(error)
 
 
