@@ -162,3 +162,12 @@ def test_the_commands_pass_on_what_they_are_given(monkeypatch, tmp_path, command
     assert batch == (5 if command == "simulation" else None)
     if command == "application":
         assert found.data == tmp_path / "sdr.sav"
+
+
+def test_on_a_gpu_fits_are_made_together(monkeypatch, tmp_path):
+    batches = []
+    monkeypatch.setattr(study, "run_simulation", lambda *arguments: batches.append(arguments[-1]) or tmp_path)
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    assert CliRunner().invoke(commands, ["simulation", "--out", str(tmp_path / "study")]).exit_code == 0
+    assert batches == [1024]

@@ -90,6 +90,7 @@ def test_batches_are_for_one_machine(tmp_path):
     elsewhere = SimpleNamespace(remote=True, parts=None)
     with pytest.raises(SurveyError, match="--batch: is for one machine"):
         simulation_frames(SMALL, tmp_path / "study", 2, elsewhere, lambda *_: None, batch=8)
+    assert not (tmp_path / "study").exists()
 
 
 # --- who carries out the orders ---

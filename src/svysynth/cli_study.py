@@ -63,7 +63,7 @@ def simulation(
     from svysynth.studies.study import run_simulation
     from svysynth.studies.together import BATCH
 
-    if batch is None and jax.default_backend() != "cpu":
+    if batch is None and engine == "local" and jax.default_backend() != "cpu":
         batch = BATCH
     with chosen_engine(engine, scheduler) as cluster, _progress() as bar:
         task = bar.add_task("samples", total=replicates)

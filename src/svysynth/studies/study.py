@@ -97,12 +97,12 @@ def simulation_frames(
     batch: int | None = None,
 ) -> dict[str, pl.DataFrame]:
     """Run the replicates that the folder does not hold yet, and write the study's numbers as CSV."""
-    indices = range(_enough(replicates))
+    indices, using = range(_enough(replicates)), _workers(workers)
+    if batch and not isinstance(using, int):
+        raise SurveyError("spec", "--batch", "is for one machine", "leave it or --engine out")
     claim_folder(folder, study.settings)
-    target, using = folder / REPLICATES, _workers(workers)
-    if batch:
-        if not isinstance(using, int):
-            raise SurveyError("spec", "--batch", "is for one machine", "leave it or --engine out")
+    target = folder / REPLICATES
+    if batch and isinstance(using, int):
         run_together(study, indices, target, using, batch, progress)
     else:
         run_replicates(partial(replicate, study), indices, target, using, progress)
