@@ -5,11 +5,21 @@ import numpy as np
 import pytest
 
 from svysynth import SurveyError
-from svysynth.calibration import MOST_REFITS, TOLERANCE, Trial, calibrate_records, trusted
+from svysynth.calibration import (
+    MOST_REFITS,
+    TOLERANCE,
+    Trial,
+    calibrate_records,
+    calibration_steps,
+    carry_out,
+    fit_unweighted,
+    trusted,
+)
 from svysynth.diagnostics import Verdict
 from svysynth.engine import BLOCK
 from svysynth.lipschitz import (
     inverse_weights,
+    level_weights,
     linear_weights,
     record_bounds,
     reweighted,
@@ -75,6 +85,27 @@ def test_calibration_ends_just_below_the_target(model, records, scheme):
     assert found.largest_bound in [trial.largest_bound for trial in found.trials]
     assert ((found.fit.alpha >= 0) & (found.fit.alpha <= 1)).all()
     np.testing.assert_allclose(found.weighted_bounds, found.fit.alpha * record_bounds(found.fit))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_calibration_with_a_level(model, records):
+    start = fit_unweighted(model, records, Streams.seeded(2))
+    found = carry_out(calibration_steps(start, 10.8, 3, Streams.seeded(2), level=0.85))
+    assert (1 - TOLERANCE) * 1.8 <= found.largest_bound <= 1.8
+    alpha, bounds = np.asarray(found.fit.alpha), np.asarray(found.bounds)
+    assert alpha.max() < 0.85
+    c = next(trial.constant for trial in found.trials if trial.largest_bound == found.largest_bound)
+    np.testing.assert_array_equal(alpha, level_weights(bounds, c, 0.85))
+
+
+def test_weights_with_a_level_are_the_authors_linear_ones():
+    bounds = np.random.default_rng(1).uniform(0.2, 9, 50)
+    low, high, first, second = bounds.min(), bounds.max(), 0.7, 0.1
+    place = (bounds - low) / (high - low)
+    wanted = np.clip(first * (1 - place) + second, 0, 1)
+    level = first + second + first * low / (high - low)
+    np.testing.assert_allclose(level_weights(bounds, (high - low) / first, level), wanted, rtol=1e-12)
+    assert level_weights(np.array([np.inf, 100.0, 0.0]), 10.0, 0.85).tolist() == [0, 0, 0.85]
 
 
 def test_a_generous_budget_needs_no_weights(records):

@@ -17,6 +17,7 @@ from svysynth.errors import SurveyError
 from svysynth.studies import application, study
 from svysynth.studies.application import Application
 from svysynth.studies.methods import Plan
+from svysynth.studies.repeated import AS_PUBLISHED
 from svysynth.studies.standin import RECORDS, published_table
 from svysynth.survey import survey_from_file
 
@@ -171,3 +172,11 @@ def test_on_a_gpu_fits_are_made_together(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     assert CliRunner().invoke(commands, ["simulation", "--out", str(tmp_path / "study")]).exit_code == 0
     assert batches == [1024]
+
+
+def test_the_study_as_published(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr(study, "run_simulation", lambda *arguments: found.append(arguments[0]) or tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    assert CliRunner().invoke(commands, ["simulation", "--as-published"]).exit_code == 0
+    assert found == [AS_PUBLISHED]

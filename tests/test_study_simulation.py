@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,10 +15,11 @@ import polars as pl
 import pytest
 
 from svysynth.errors import SurveyError
+from svysynth.streams import Streams
 from svysynth.studies import comparison, repeated
 from svysynth.studies.methods import Plan, Scenario
 from svysynth.studies.repeated import Results, Simulation
-from svysynth.studies.simulation import draw_sample, make_population
+from svysynth.studies.simulation import choose_systematically, draw_sample, make_population
 from svysynth.studies.standin import published_table
 from svysynth.studies.study import run_simulation, simulation_frames
 from svysynth.tables import tabulate
@@ -219,6 +221,40 @@ def test_the_sample_of_a_replicate_depends_on_its_number_alone():
     expected = draw_sample(make_population(study.streams), study.streams, 5)
     assert study.sample(5).frame.equals(expected.frame)
     assert not study.sample(6).frame.equals(expected.frame)
+
+
+GOLDEN = Path(__file__).parent / "golden/sampling/systematic.csv"
+
+
+@pytest.mark.parametrize("case", [1, 2, 3, 4])
+def test_systematic_samples_are_those_of_r_sampling(case):
+    wanted = pl.read_csv(GOLDEN).filter(case=case)
+    found = choose_systematically(wanted["share"].to_numpy(), wanted["size"][0], wanted["start"][0])
+    assert found.tolist() == np.flatnonzero(wanted["chosen"]).tolist()
+
+
+def test_a_systematic_sample_has_men_and_women_in_proportion():
+    population = make_population(Streams.seeded(1))
+    of_men = [
+        population.measure[(population.field == field) & (population.gender == 0)].sum()
+        / population.measure[population.field == field].sum()
+        for field in range(8)
+    ]
+    for index in range(5):
+        survey = draw_sample(population, Streams.seeded(2), index, systematic=True)
+        assert len(survey) == 1000
+        assert survey.weights.sum() == pytest.approx(100_000, rel=0.1)
+        found = survey.frame.group_by("field").agg(pl.len(), men=(pl.col("gender") == "Male").sum())
+        assert all(abs(men - size * of_men[int(field) - 1]) <= 1 for field, size, men in found.iter_rows())
+
+
+def test_a_study_as_published_is_another_study(tmp_path):
+    assert repeated.AS_PUBLISHED.settings != Simulation().settings
+    assert repeated.AS_PUBLISHED.plan.level_of(1.8) == 0.85
+    assert Simulation().plan.level_of(1.8) is None
+    simulation_frames(SMALL, tmp_path, 2, 1, lambda *_: None)
+    with pytest.raises(SurveyError, match="other settings"):
+        simulation_frames(replace(SMALL, systematic=True), tmp_path, 2, 1, lambda *_: None)
 
 
 def test_one_replicate_is_refused(tmp_path):

@@ -17,6 +17,7 @@ import numpy as np
 from svysynth.errors import SurveyError
 from svysynth.lipschitz import (
     inverse_weights,
+    level_weights,
     linear_weights,
     record_bounds,
     reweighted,
@@ -156,8 +157,12 @@ def calibration_steps(
     scheme: Scheme = "inverse",
     draws: int = 1000,
     progress: Progress = lambda _: None,
+    level: float | None = None,
 ) -> Steps[Calibration]:
-    """The way from the unweighted fit to one that meets the target."""
+    """The way from the unweighted fit to one that meets the target.
+
+    With a level the weights are linear in the bounds, whatever the scheme: a study needs them (`level_weights`).
+    """
     target = epsilon / (2 * datasets)
     first, bounds = start_from.fit, start_from.bounds
     model, records = first.model, first.records
@@ -167,7 +172,10 @@ def calibration_steps(
         return Calibration(first, bounds, bounds, found.largest, target, epsilon, datasets, (only,))
 
     weights: Callable[[float], Column]
-    if scheme == "reweighted":
+    if level is not None:
+        weights = lambda c: derive(partial(level_weights, c=c, level=level), bounds)  # noqa: E731
+        start = 4 * max(target - RISE, target / 2) / level**2  # α·f is largest, level²·c/4, at f = level·c/2
+    elif scheme == "reweighted":
         alpha = derive(partial(inverse_weights, c=target), bounds)
         base, base_bounds = yield Order(model, records, alpha, streams, draws, name="base-bounds")
         largest = summarize_bounds(derive(weigh, trusted(base).alpha, base_bounds), records.engine).largest

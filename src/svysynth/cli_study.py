@@ -43,6 +43,10 @@ def simulation(
             show_default=False,
         ),
     ] = None,
+    as_published: Annotated[
+        bool,
+        typer.Option("--as-published", help="Sample and weigh as the paper's figures suggest its authors did."),
+    ] = False,
 ) -> None:
     """The simulation: FBS, FBP and Laplace noise under informative sampling (paper §4 and supplement).
 
@@ -54,12 +58,15 @@ def simulation(
     later. The results do not depend on the number of workers. Where JAX has a GPU, the fits of many samples are made
     together on it, and the workers draw the samples; the results are then the same up to rounding.
 
+    With --as-published the samples are systematic and the weights α linear in the records' bounds: docs/reproduction.md
+    says why, and what that changes.
+
     Example: `svysynth study simulation --replicates 100`
     """
     keep_compiled_programs()
     import jax
 
-    from svysynth.studies.repeated import Simulation
+    from svysynth.studies.repeated import AS_PUBLISHED, Simulation
     from svysynth.studies.study import run_simulation
     from svysynth.studies.together import BATCH
 
@@ -68,8 +75,9 @@ def simulation(
     with chosen_engine(engine, scheduler) as cluster, _progress() as bar:
         task = bar.add_task("samples", total=replicates)
         processes = cluster if cluster.remote else workers
+        study = AS_PUBLISHED if as_published else Simulation()
         page = run_simulation(
-            Simulation(), out, replicates, processes, lambda done, _: bar.update(task, completed=done), batch
+            study, out, replicates, processes, lambda done, _: bar.update(task, completed=done), batch
         )
     Console(highlight=False, soft_wrap=True).print(Text(f"Wrote {page}, with CSVs and figures beside it."))
 

@@ -145,6 +145,15 @@ def linear_weights(bounds: Floats, c: float, limits: tuple[float, float]) -> Flo
     return np.where(finite, np.clip(c * (1 - place), 0.0, 1.0), 0.0)
 
 
+def level_weights(bounds: Floats, c: float, level: float) -> Floats:
+    """α = clip(level − f/c, 0, 1): the authors' linear weights with both of their constants.
+
+    Their c₁·(1 − (f − min f)/(max f − min f)) + c₂ is a straight line in f too; the level is where it meets f = 0. With
+    one below 1 no record keeps its full weight; where f is beyond c times the level, none is left.
+    """
+    return np.where(np.isfinite(bounds), np.clip(level - bounds / c, 0.0, 1.0), 0.0)
+
+
 def reweighted(alpha: Floats, bounds: Floats, largest: float, k: float = REWEIGHTING) -> Floats:
     """α ← clip(k·α·Δ_α/Δ_{α,i}, 0, 1): records below the largest weighted bound Δ_α are given weight back."""
     with np.errstate(divide="ignore", invalid="ignore"):

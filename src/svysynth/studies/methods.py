@@ -70,6 +70,12 @@ class Plan:
     bounds: tuple[float, ...] = (1.8, 3.4)
     datasets: tuple[int, ...] = (1, 3, 5, 10)
     draws: int = 1000
+    levels: tuple[float, ...] = ()
+    """With a level for each bound, the weights α are linear in the records' bounds, else `inverse`."""
+
+    def level_of(self, bound: float) -> float | None:
+        """The level of the linear weights at a bound."""
+        return self.levels[self.bounds.index(bound)] if self.levels else None
 
     @property
     def scenarios(self) -> list[Scenario]:
@@ -128,7 +134,7 @@ def fitting_steps(records: Records, plan: Plan, streams: Streams) -> Steps[dict[
     starts: dict[tuple[str, int], Unweighted] = {}
     fitted = {}
     for name, bound in plan.fits:
-        fitted[name, bound] = yield from _calibration_steps(name, records, bound, plan.draws, streams, starts)
+        fitted[name, bound] = yield from _calibration_steps(name, records, bound, plan, streams, starts)
     return fitted
 
 
@@ -136,19 +142,20 @@ def _calibration_steps(
     name: str,
     records: Records,
     bound: float,
-    draws: int,
+    plan: Plan,
     streams: Streams,
     starts: dict[tuple[str, int], Unweighted],
 ) -> Steps[Fitted]:
     """A calibration, tried again with other random numbers where it fails."""
     model = next(iter(METHODS_OF[name].values()))
+    draws, level = plan.draws, plan.level_of(bound)
     attempt = 0
     while True:
         own = streams.split(f"fit {name}", attempt)
         try:
             if (name, attempt) not in starts:
                 starts[name, attempt] = yield from unweighted_steps(model, records, own, draws)
-            found = yield from calibration_steps(starts[name, attempt], 2 * bound, 1, own, draws=draws)
+            found = yield from calibration_steps(starts[name, attempt], 2 * bound, 1, own, draws=draws, level=level)
             return Fitted(found, attempt + 1)
         except SurveyError:
             attempt += 1

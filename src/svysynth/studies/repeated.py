@@ -8,7 +8,7 @@ out of the cell's figures.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -46,6 +46,8 @@ class Simulation:
     plan: Plan = PLAN
     n: int = 1000
     seed: int = SEED
+    systematic: bool = False
+    """Whether samples are drawn systematically instead of with replacement."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,6 +55,8 @@ class Simulation:
         plan = self.plan
         compared = {"models": plan.models, "bounds": plan.bounds, "datasets": plan.datasets, "draws": plan.draws}
         own = {"study": "simulation", "version": version("svysynth"), "n": self.n, "seed": self.seed}
+        if self.systematic or plan.levels:
+            compared |= {"systematic": self.systematic, "levels": plan.levels}
         return own | {name: list(value) if isinstance(value, tuple) else value for name, value in compared.items()}
 
     @property
@@ -62,7 +66,7 @@ class Simulation:
 
     def sample(self, index: int) -> Survey:
         """The sample of a replicate."""
-        return draw_sample(_population(self.seed), self.streams, index, self.n)
+        return draw_sample(_population(self.seed), self.streams, index, self.n, self.systematic)
 
     def streams_of(self, index: int) -> Streams:
         """The source of what the methods draw in a replicate."""
@@ -71,6 +75,11 @@ class Simulation:
     def truth(self) -> pl.DataFrame:
         """The population's counts and mean salaries: statistic, field, gender, truth."""
         return _census(_population(self.seed))
+
+
+AS_PUBLISHED = Simulation(replace(PLAN, levels=(0.85, 1.0)), systematic=True)
+"""What the paper's figures suggest that its authors ran (docs/reproduction.md): systematic samples, and weights α that
+are linear in the records' bounds. The levels were chosen so that intervals have the published lengths."""
 
 
 @cache

@@ -44,14 +44,22 @@ def make_population(streams: Streams, index: int = 0) -> Population:
     return Population(field, gender, np.exp(log_salary), np.exp(log_measure))
 
 
-def draw_sample(population: Population, streams: Streams, index: int = 0, n: int = 1000) -> Survey:
-    """A stratified PPS sample with replacement, of exactly n units."""
+def draw_sample(
+    population: Population, streams: Streams, index: int = 0, n: int = 1000, systematic: bool = False
+) -> Survey:
+    """A stratified PPS sample of exactly n units: with replacement, or systematic in the population's order.
+
+    In that order the men of a field come before its women, so that a systematic sample has both in proportion.
+    """
     generator = streams.generator("sample", index)
     chosen, weights = [], []
     for stratum, size in enumerate(_allocate(np.bincount(population.field), n)):
         units = np.flatnonzero(population.field == stratum)
         share = population.measure[units] / population.measure[units].sum()
-        drawn = generator.choice(len(units), size, p=share)
+        if systematic:
+            drawn = choose_systematically(share, size, generator.random())
+        else:
+            drawn = generator.choice(len(units), size, p=share)
         chosen.append(units[drawn])
         weights.append(1 / (size * share[drawn]))
     unit = np.concatenate(chosen)
@@ -72,6 +80,12 @@ def draw_sample(population: Population, streams: Streams, index: int = 0, n: int
         population_total=float(len(population.field)),
         labels={"gender": {label: label for label in GENDERS}},
     )
+
+
+def choose_systematically(share: Floats, size: int, start: float) -> Integers:
+    """The units in which start, start + 1, … fall when units with these shares lie on a line of length `size`."""
+    ends = np.cumsum(share)
+    return np.searchsorted(ends / ends[-1] * size, start + np.arange(size), side="right")
 
 
 def _allocate(sizes: Integers, n: int) -> Integers:
