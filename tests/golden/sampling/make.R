@@ -1,6 +1,6 @@
 # Systematic sampling with unequal probabilities by R's package `sampling`: sizes, the random start and who is chosen.
-# Rscript systematic.R > systematic.csv
 suppressMessages(library(sampling))
+sink("systematic.csv")
 cat("case,size,start,share,chosen\n")
 for (case in 1:4) {
   set.seed(case)
