@@ -19,7 +19,6 @@ from svysynth.diagnostics import Verdict
 from svysynth.engine import BLOCK
 from svysynth.lipschitz import (
     inverse_weights,
-    level_weights,
     linear_weights,
     record_bounds,
     reweighted,
@@ -88,24 +87,16 @@ def test_calibration_ends_just_below_the_target(model, records, scheme):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_calibration_with_a_level(model, records):
+def test_calibration_with_a_ceiling(model, records):
     start = fit_unweighted(model, records, Streams.seeded(2))
-    found = carry_out(calibration_steps(start, 10.8, 3, Streams.seeded(2), level=0.85))
+    found = carry_out(calibration_steps(start, 10.8, 3, Streams.seeded(2), ceiling=0.8))
     assert (1 - TOLERANCE) * 1.8 <= found.largest_bound <= 1.8
     alpha, bounds = np.asarray(found.fit.alpha), np.asarray(found.bounds)
-    assert alpha.max() < 0.85
     c = next(trial.constant for trial in found.trials if trial.largest_bound == found.largest_bound)
-    np.testing.assert_array_equal(alpha, level_weights(bounds, c, 0.85))
-
-
-def test_weights_with_a_level_are_the_authors_linear_ones():
-    bounds = np.random.default_rng(1).uniform(0.2, 9, 50)
-    low, high, first, second = bounds.min(), bounds.max(), 0.7, 0.1
-    place = (bounds - low) / (high - low)
-    wanted = np.clip(first * (1 - place) + second, 0, 1)
-    level = first + second + first * low / (high - low)
-    np.testing.assert_allclose(level_weights(bounds, (high - low) / first, level), wanted, rtol=1e-12)
-    assert level_weights(np.array([np.inf, 100.0, 0.0]), 10.0, 0.85).tolist() == [0, 0, 0.85]
+    safe = bounds <= c / 0.8
+    assert 0 < safe.sum() < len(safe)
+    assert (alpha[safe] == 0.8).all()
+    np.testing.assert_allclose(alpha[~safe], c / bounds[~safe], rtol=1e-12)
 
 
 def test_a_generous_budget_needs_no_weights(records):

@@ -65,7 +65,7 @@ MODELS = [FBS(), FBP(), NumPyroModel(bivariate)]
 QUADRATIC = MODELS[:2]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [*MODELS, FBP(lognormal=True)], ids=lambda model: model.name)
 @pytest.mark.parametrize(("rows", "cells"), [(5000, CELLS), (1, 1), (50, 1000)], ids=str)
 def test_bounds_are_those_of_the_plain_twin(model, rows, cells):
     """With many records in a cell, one, and mostly none."""

@@ -49,10 +49,13 @@ def twin_log_likelihood(model, parameters, t, v, x):
     mean_t, mean_x = x @ parameters["beta"], x @ parameters["kappa_x"]
     kappa_y, sigma_y, sigma_pi = parameters["kappa_y"], parameters["sigma_y"], parameters["sigma_pi"]
     expected = mean_x + sigma_pi**2 / 2 + kappa_y * mean_t + kappa_y**2 * sigma_y**2 / 2
-    return stats.norm(kappa_y * t + mean_x, sigma_pi).logpdf(-v) + stats.norm(mean_t, sigma_y).logpdf(t) - expected
+    rest = stats.norm(mean_t, sigma_y).logpdf(t) - expected
+    if model.lognormal:
+        return stats.lognorm(sigma_pi, scale=np.exp(kappa_y * t + mean_x)).logpdf(np.exp(-v)) + rest
+    return stats.norm(kappa_y * t + mean_x, sigma_pi).logpdf(-v) + rest
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, FBP(lognormal=True)])
 def test_log_likelihoods_equal_the_twin(model):
     """10,000 random pairs of parameters and record."""
     records = some_records(100)

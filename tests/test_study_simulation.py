@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from svysynth.errors import SurveyError
+from svysynth.models.fbp import FBP
 from svysynth.streams import Streams
 from svysynth.studies import comparison, repeated
 from svysynth.studies.methods import Plan, Scenario
@@ -250,8 +251,10 @@ def test_a_systematic_sample_has_men_and_women_in_proportion():
 
 def test_a_study_as_published_is_another_study(tmp_path):
     assert repeated.AS_PUBLISHED.settings != Simulation().settings
-    assert repeated.AS_PUBLISHED.plan.level_of(1.8) == 0.85
-    assert Simulation().plan.level_of(1.8) is None
+    assert repeated.AS_PUBLISHED.settings["ceiling"] == 0.8
+    assert Simulation().settings["ceiling"] == 1.0
+    assert repeated.AS_PUBLISHED.plan.methods_of("fbp")["fbp"] == FBP(smoothing="paper", lognormal=True)
+    assert Simulation().plan.methods_of("fbp")["fbp"] == FBP(smoothing="paper")
     simulation_frames(SMALL, tmp_path, 2, 1, lambda *_: None)
     with pytest.raises(SurveyError, match="other settings"):
         simulation_frames(replace(SMALL, systematic=True), tmp_path, 2, 1, lambda *_: None)

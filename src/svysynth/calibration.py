@@ -17,7 +17,6 @@ import numpy as np
 from svysynth.errors import SurveyError
 from svysynth.lipschitz import (
     inverse_weights,
-    level_weights,
     linear_weights,
     record_bounds,
     reweighted,
@@ -157,11 +156,11 @@ def calibration_steps(
     scheme: Scheme = "inverse",
     draws: int = 1000,
     progress: Progress = lambda _: None,
-    level: float | None = None,
+    ceiling: float = 1.0,
 ) -> Steps[Calibration]:
     """The way from the unweighted fit to one that meets the target.
 
-    With a level the weights are linear in the bounds, whatever the scheme: a study needs them (`level_weights`).
+    No record's weight is above the ceiling, by the scheme `inverse`: a study needs one below 1.
     """
     target = epsilon / (2 * datasets)
     first, bounds = start_from.fit, start_from.bounds
@@ -172,10 +171,7 @@ def calibration_steps(
         return Calibration(first, bounds, bounds, found.largest, target, epsilon, datasets, (only,))
 
     weights: Callable[[float], Column]
-    if level is not None:
-        weights = lambda c: derive(partial(level_weights, c=c, level=level), bounds)  # noqa: E731
-        start = 4 * max(target - RISE, target / 2) / level**2  # α·f is largest, level²·c/4, at f = level·c/2
-    elif scheme == "reweighted":
+    if scheme == "reweighted":
         alpha = derive(partial(inverse_weights, c=target), bounds)
         base, base_bounds = yield Order(model, records, alpha, streams, draws, name="base-bounds")
         largest = summarize_bounds(derive(weigh, trusted(base).alpha, base_bounds), records.engine).largest
@@ -186,7 +182,7 @@ def calibration_steps(
         weights = lambda c: derive(partial(linear_weights, c=c, limits=limits), bounds)  # noqa: E731
         start = 4 * AIM * target / found.largest
     else:
-        weights = lambda c: derive(partial(inverse_weights, c=c), bounds)  # noqa: E731
+        weights = lambda c: derive(partial(inverse_weights, c=c, ceiling=ceiling), bounds)  # noqa: E731
         start = max(target - RISE, target / 2)
 
     trials, best = yield from _search(start_from, weights, start, target, streams, draws, progress)

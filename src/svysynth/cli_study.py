@@ -58,8 +58,8 @@ def simulation(
     later. The results do not depend on the number of workers. Where JAX has a GPU, the fits of many samples are made
     together on it, and the workers draw the samples; the results are then the same up to rounding.
 
-    With --as-published the samples are systematic and the weights α linear in the records' bounds: docs/reproduction.md
-    says why, and what that changes.
+    With --as-published the samples are systematic, FBP's bounds those of the lognormal density of π, and the weights α
+    at most 0.8: docs/reproduction.md says why, and what that changes.
 
     Example: `svysynth study simulation --replicates 100`
     """

@@ -128,10 +128,10 @@ def weigh(alpha: Floats, bounds: Floats) -> Floats:
     return alpha * np.where(alpha > 0, bounds, 0.0)
 
 
-def inverse_weights(bounds: Floats, c: float) -> Floats:
-    """α = min(1, c/f): what is at risk beyond c is weighted down to c. Zero where the bound is not finite."""
+def inverse_weights(bounds: Floats, c: float, ceiling: float = 1.0) -> Floats:
+    """α = min(ceiling, c/f): what is at risk beyond c is weighted down to c. Zero where the bound is not finite."""
     with np.errstate(divide="ignore"):
-        return np.where(np.isfinite(bounds), np.minimum(1.0, c / bounds), 0.0)
+        return np.where(np.isfinite(bounds), np.minimum(ceiling, c / bounds), 0.0)
 
 
 def linear_weights(bounds: Floats, c: float, limits: tuple[float, float]) -> Floats:
@@ -143,15 +143,6 @@ def linear_weights(bounds: Floats, c: float, limits: tuple[float, float]) -> Flo
     low, high = limits
     place = (np.where(finite, bounds, high) - low) / max(high - low, np.finfo(float).tiny)
     return np.where(finite, np.clip(c * (1 - place), 0.0, 1.0), 0.0)
-
-
-def level_weights(bounds: Floats, c: float, level: float) -> Floats:
-    """α = clip(level − f/c, 0, 1): the authors' linear weights with both of their constants.
-
-    Their c₁·(1 − (f − min f)/(max f − min f)) + c₂ is a straight line in f too; the level is where it meets f = 0. With
-    one below 1 no record keeps its full weight; where f is beyond c times the level, none is left.
-    """
-    return np.where(np.isfinite(bounds), np.clip(level - bounds / c, 0.0, 1.0), 0.0)
 
 
 def reweighted(alpha: Floats, bounds: Floats, largest: float, k: float = REWEIGHTING) -> Floats:

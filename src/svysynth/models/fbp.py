@@ -30,6 +30,9 @@ class FBP:
     coefficient_variance: float = 100.0
     scale: float = 1.0
     """The scale of the half-Cauchy priors."""
+    lognormal: bool = False
+    """Whether the density of a record is that of π and not of log π: 1/π more, which changes no posterior but every
+    Lipschitz bound. The paper's figures suggest it (docs/reproduction.md); what it prints is the other."""
     name = "fbp"
     near_normal = True
     quadratic = True
@@ -97,12 +100,14 @@ class FBP:
         return shrinkage * estimate + jnp.sqrt(shrinkage * noise) * jax.random.normal(key, estimate.shape)
 
     def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
-        """The sample density of each record, with respect to t and π (π times the lognormal density: 1/π cancels)."""
+        """The sample density of each record: π times the lognormal density of π, so that 1/π cancels."""
         kappa_y, sigma_y, sigma_pi = parameters["kappa_y"], parameters["sigma_y"], parameters["sigma_pi"]
         mean_t, mean_x = x @ parameters["beta"], x @ parameters["kappa_x"]
         off_p = (-v - kappa_y * t - mean_x) / sigma_pi
         off_t = (t - mean_t) / sigma_y
         density = -jnp.log(2 * jnp.pi * sigma_y * sigma_pi) - 0.5 * (off_p**2 + off_t**2)
+        if self.lognormal:
+            density += v
         return density - (mean_x + 0.5 * sigma_pi**2 + kappa_y * mean_t + 0.5 * (kappa_y * sigma_y) ** 2)
 
     def synthesize(self, key: Array, parameters: Parameters, x: Array) -> tuple[Array, Array, Array]:

@@ -39,10 +39,6 @@ NAMES: dict[Method, str] = {
     "fbp": "FBP",
     "fbp-full": "FBP, full smoothing",
 }
-METHODS_OF: dict[str, dict[Method, Model]] = {
-    "fbs": {"fbs": FBS()},
-    "fbp": {"fbp": FBP(smoothing="paper"), "fbp-full": FBP(smoothing="full")},
-}
 MOST_ATTEMPTS = 5
 FIT_COLUMNS = ("unweighted_bound", "weighted_bound", "mean_alpha", "refits", "attempts")
 
@@ -70,17 +66,25 @@ class Plan:
     bounds: tuple[float, ...] = (1.8, 3.4)
     datasets: tuple[int, ...] = (1, 3, 5, 10)
     draws: int = 1000
-    levels: tuple[float, ...] = ()
-    """With a level for each bound, the weights α are linear in the records' bounds, else `inverse`."""
+    ceiling: float = 1.0
+    """The largest weight α of a record."""
+    lognormal: bool = False
+    """Whether FBP's bounds are taken of the lognormal density of π."""
 
-    def level_of(self, bound: float) -> float | None:
-        """The level of the linear weights at a bound."""
-        return self.levels[self.bounds.index(bound)] if self.levels else None
+    def methods_of(self, name: str) -> dict[Method, Model]:
+        """The methods that share a model's fit, each with its own way of smoothing."""
+        if name == "fbs":
+            return {"fbs": FBS()}
+        lognormal = self.lognormal
+        return {
+            "fbp": FBP(smoothing="paper", lognormal=lognormal),
+            "fbp-full": FBP(smoothing="full", lognormal=lognormal),
+        }
 
     @property
     def scenarios(self) -> list[Scenario]:
         """Every method at every Δ and m, in the order of the results."""
-        private: list[Method] = [method for model in self.models for method in METHODS_OF[model]]
+        private: list[Method] = [method for model in self.models for method in self.methods_of(model)]
         return [Scenario("sample")] + [
             Scenario(method, bound, m)
             for method in (*private, "laplace")
@@ -118,7 +122,7 @@ def fit_all(survey: Survey, plan: Plan, streams: Streams) -> dict[tuple[str, flo
         own = synthesis_streams(streams, name, bound)
         surveys = {
             method: synthesize_surveys(replace(found.calibration.fit, model=variant), survey, max(plan.datasets), own)
-            for method, variant in METHODS_OF[name].items()
+            for method, variant in plan.methods_of(name).items()
         }
         fitted[name, bound] = replace(found, surveys=surveys)
     return fitted
@@ -147,15 +151,15 @@ def _calibration_steps(
     starts: dict[tuple[str, int], Unweighted],
 ) -> Steps[Fitted]:
     """A calibration, tried again with other random numbers where it fails."""
-    model = next(iter(METHODS_OF[name].values()))
-    draws, level = plan.draws, plan.level_of(bound)
+    model = next(iter(plan.methods_of(name).values()))
+    draws, ceiling = plan.draws, plan.ceiling
     attempt = 0
     while True:
         own = streams.split(f"fit {name}", attempt)
         try:
             if (name, attempt) not in starts:
                 starts[name, attempt] = yield from unweighted_steps(model, records, own, draws)
-            found = yield from calibration_steps(starts[name, attempt], 2 * bound, 1, own, draws=draws, level=level)
+            found = yield from calibration_steps(starts[name, attempt], 2 * bound, 1, own, draws=draws, ceiling=ceiling)
             return Fitted(found, attempt + 1)
         except SurveyError:
             attempt += 1

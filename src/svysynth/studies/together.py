@@ -29,7 +29,6 @@ from svysynth.models.base import Model, Records, linear_statistics_together, mak
 from svysynth.sampler import Fit, fit_together, padded
 from svysynth.streams import Streams
 from svysynth.studies.methods import (
-    METHODS_OF,
     Fitted,
     Method,
     Plan,
@@ -171,7 +170,7 @@ def _results(plan: Plan, done: Sequence[tuple[Sample, Fits]]) -> list[Result]:
     with ThreadPoolExecutor(cores()) as threads:
         for name, bound in plan.fits:
             drawn = _Drawn.of(stack, [fitted[name, bound].calibration.fit for _, fitted in done], name, bound)
-            for method, model in METHODS_OF[name].items():
+            for method, model in plan.methods_of(name).items():
                 tables = threads.map(partial(_tabulate, stack, drawn, model, method), range(max(plan.datasets)))
                 private |= combine_tables(method, bound, np.stack(list(tables)), plan)
     results = []
