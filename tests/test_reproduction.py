@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 
 from svysynth.studies.repeated import AS_PUBLISHED, Results, Simulation, rmse_ratios
 from svysynth.studies.standin import published_table
@@ -69,6 +70,9 @@ def test_nine_in_ten_coverages_are_within_3_standard_errors(published):
     found = coverages(published["comparison"])
     assert found.height == 96
     assert (found["difference"].abs() <= 3).mean() >= 0.9
+    hits = [(round(100 * paper), round(1000 * here)) for paper, here in found.select("paper", "here").iter_rows()]
+    exact = [stats.fisher_exact([[theirs, 100 - theirs], [ours, 1000 - ours]]).pvalue for theirs, ours in hits]
+    assert np.sum(np.array(exact) > 2 * stats.norm.sf(3)) == 93
 
 
 @pytest.mark.parametrize("folder", ["simulation", "published"])
