@@ -17,7 +17,7 @@ from svysynth.studies.workers import load_replicates
 DOCS = Path(__file__).parent.parent / "docs"
 CHOICES = DOCS / "published/choices.csv"
 REPLICATES = 500
-HOW = {
+VARIANTS = {
     "none": Simulation(),
     "all but systematic samples": replace(AS_PUBLISHED, systematic=False),
     "all but the lognormal density": replace(AS_PUBLISHED, plan=replace(AS_PUBLISHED.plan, lognormal=False)),
@@ -125,7 +125,7 @@ def test_each_choice_has_its_part():
 def test_what_each_choice_does(tmp_path):
     """Every choice left out in turn, at Δ 1.8: in how many coverages and by how much lengths differ from the paper."""
     rows = []
-    for name, study in HOW.items():
+    for name, study in VARIANTS.items():
         short = replace(study, plan=replace(study.plan, bounds=(1.8,)))
         frames = simulation_frames(short, tmp_path / name, REPLICATES, None, lambda *_: None)
         compared = coverages(frames["comparison"])

@@ -75,11 +75,8 @@ class Plan:
         """The methods that share a model's fit, each with its own way of smoothing."""
         if name == "fbs":
             return {"fbs": FBS()}
-        lognormal = self.lognormal
-        return {
-            "fbp": FBP(smoothing="paper", lognormal=lognormal),
-            "fbp-full": FBP(smoothing="full", lognormal=lognormal),
-        }
+        paper = FBP(smoothing="paper", lognormal=self.lognormal)
+        return {"fbp": paper, "fbp-full": replace(paper, smoothing="full")}
 
     @property
     def scenarios(self) -> list[Scenario]:

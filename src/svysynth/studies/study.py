@@ -31,6 +31,7 @@ from svysynth.studies.figures import (
 from svysynth.studies.methods import NAMES, Method
 from svysynth.studies.page import Picture, write_page
 from svysynth.studies.repeated import (
+    AS_PUBLISHED,
     Results,
     Simulation,
     averages,
@@ -82,7 +83,7 @@ def run_simulation(
         f"The paper's simulation, run here with R = {replicates} repeated samples of n = {study.n} (the paper: "
         f"{PAPER_REPLICATES}), {study.plan.draws} draws a fit, and seed {study.seed}. "
         f"{_attempts(frames['fits'])}",
-        *([AS_PUBLISHED_MEANS] if study.systematic else []),
+        *([AS_PUBLISHED_MEANS] if study == AS_PUBLISHED else []),
         HOW_TO_READ,
     ]
     compared = frames["comparison"]
