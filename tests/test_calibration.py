@@ -1,5 +1,7 @@
 """Bounds, weights and calibration: always on the private side, within 2%, in few refits."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -87,16 +89,18 @@ def test_calibration_ends_just_below_the_target(model, records, scheme):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_calibration_with_a_ceiling(model, records):
+@pytest.mark.parametrize("shift", [0.0, 0.05])
+def test_calibration_with_a_study_s_constants(model, records, shift):
     start = fit_unweighted(model, records, Streams.seeded(2))
-    found = carry_out(calibration_steps(start, 10.8, 3, Streams.seeded(2), ceiling=0.8))
+    inverse = partial(inverse_weights, ceiling=0.8, shift=shift)
+    found = carry_out(calibration_steps(start, 10.8, 3, Streams.seeded(2), inverse=inverse))
     assert (1 - TOLERANCE) * 1.8 <= found.largest_bound <= 1.8
     alpha, bounds = np.asarray(found.fit.alpha), np.asarray(found.bounds)
     c = next(trial.constant for trial in found.trials if trial.largest_bound == found.largest_bound)
-    safe = bounds <= c / 0.8
+    safe = bounds <= c / (0.8 - shift)
     assert 0 < safe.sum() < len(safe)
     assert (alpha[safe] == 0.8).all()
-    np.testing.assert_allclose(alpha[~safe], c / bounds[~safe], rtol=1e-12)
+    np.testing.assert_allclose(alpha[~safe], c / bounds[~safe] + shift, rtol=1e-12)
 
 
 def test_a_generous_budget_needs_no_weights(records):

@@ -249,9 +249,20 @@ def test_a_systematic_sample_has_men_and_women_in_proportion():
         assert all(abs(men - size * of_men[int(field) - 1]) <= 1 for field, size, men in found.iter_rows())
 
 
+def test_x_has_a_column_for_every_field():
+    """Nine columns with or without an intercept; without it no field is what the others are measured from."""
+    survey = Simulation().sample(1)
+    records, usual = Simulation().plan.records_of(survey), Plan(intercept=True).records_of(survey)
+    assert records.x.shape[1] == usual.x.shape[1] == 9
+    assert records.terms == (*(f"field[{field}]" for field in range(1, 9)), "gender[T.Female]")
+    assert usual.terms[:2] == ("Intercept", "field[T.2]")
+    assert records.x[:, :8].sum(axis=1) == pytest.approx(1)
+    assert np.linalg.matrix_rank(np.hstack([records.x, usual.x])) == 9
+
+
 def test_a_study_as_published_is_another_study(tmp_path):
     assert repeated.AS_PUBLISHED.settings != Simulation().settings
-    assert repeated.AS_PUBLISHED.settings["ceiling"] == 0.8
+    assert repeated.AS_PUBLISHED.settings["ceiling"] == 0.85
     assert Simulation().settings["ceiling"] == 1.0
     assert repeated.AS_PUBLISHED.plan.methods_of("fbp")["fbp"] == FBP(smoothing="paper", lognormal=True)
     assert Simulation().plan.methods_of("fbp")["fbp"] == FBP(smoothing="paper")

@@ -12,7 +12,7 @@ from svysynth.combine import make_synthetic
 from svysynth.diagnostics import judge, judge_together
 from svysynth.errors import SurveyError
 from svysynth.lipschitz import bounds_together, record_bounds
-from svysynth.models.base import linear_statistics, linear_statistics_together, make_records
+from svysynth.models.base import linear_statistics, linear_statistics_together
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.sampler import Fit, padded
@@ -40,7 +40,7 @@ def samples():
     without = survey.frame.filter(~((pl.col("field") == rare[0]) & (pl.col("gender") == rare[1])))
     enough = pl.concat([without, without[: len(survey) - len(without)]])
     survey = replace(survey, frame=enough.sort(survey.published))
-    found[1] = replace(found[1], survey=survey, groups=survey.groups, records=make_records(survey))
+    found[1] = replace(found[1], survey=survey, groups=survey.groups, records=SMALL.plan.records_of(survey))
     assert len(found[1].records.x) == len(found[0].records.x) - 1
     return found
 

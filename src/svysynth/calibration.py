@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from svysynth.errors import SurveyError
+from svysynth.groups import Floats
 from svysynth.lipschitz import (
     inverse_weights,
     linear_weights,
@@ -156,11 +157,11 @@ def calibration_steps(
     scheme: Scheme = "inverse",
     draws: int = 1000,
     progress: Progress = lambda _: None,
-    ceiling: float = 1.0,
+    inverse: Callable[..., Floats] = inverse_weights,
 ) -> Steps[Calibration]:
     """The way from the unweighted fit to one that meets the target.
 
-    No record's weight is above the ceiling, by the scheme `inverse`: a study needs one below 1.
+    A study has constants of its own in the weights of the scheme `inverse`.
     """
     target = epsilon / (2 * datasets)
     first, bounds = start_from.fit, start_from.bounds
@@ -182,7 +183,7 @@ def calibration_steps(
         weights = lambda c: derive(partial(linear_weights, c=c, limits=limits), bounds)  # noqa: E731
         start = 4 * AIM * target / found.largest
     else:
-        weights = lambda c: derive(partial(inverse_weights, c=c, ceiling=ceiling), bounds)  # noqa: E731
+        weights = lambda c: derive(partial(inverse, c=c), bounds)  # noqa: E731
         start = max(target - RISE, target / 2)
 
     trials, best = yield from _search(start_from, weights, start, target, streams, draws, progress)

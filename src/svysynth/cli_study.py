@@ -59,7 +59,7 @@ def simulation(
     together on it, and the workers draw the samples; the results are then the same up to rounding.
 
     With --as-published the samples are systematic, FBP's bounds those of the lognormal density of π, and the weights α
-    at most 0.8: docs/reproduction.md says why, and what that changes.
+    at most 0.85: docs/reproduction.md says why, and what that changes.
 
     Example: `svysynth study simulation --replicates 100`
     """

@@ -128,10 +128,13 @@ def weigh(alpha: Floats, bounds: Floats) -> Floats:
     return alpha * np.where(alpha > 0, bounds, 0.0)
 
 
-def inverse_weights(bounds: Floats, c: float, ceiling: float = 1.0) -> Floats:
-    """α = min(ceiling, c/f): what is at risk beyond c is weighted down to c. Zero where the bound is not finite."""
+def inverse_weights(bounds: Floats, c: float, ceiling: float = 1.0, shift: float = 0.0) -> Floats:
+    """α = min(1, c/f): what is at risk beyond c is weighted down to c. Zero where the bound is not finite.
+
+    A study may have another ceiling than 1 and a shift, α = min(ceiling, c/f + shift): the paper scales and shifts.
+    """
     with np.errstate(divide="ignore"):
-        return np.where(np.isfinite(bounds), np.minimum(ceiling, c / bounds), 0.0)
+        return np.where(np.isfinite(bounds), np.minimum(ceiling, c / bounds + shift), 0.0)
 
 
 def linear_weights(bounds: Floats, c: float, limits: tuple[float, float]) -> Floats:

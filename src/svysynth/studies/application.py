@@ -50,17 +50,13 @@ class Application:
     @property
     def settings(self) -> dict[str, Any]:
         """What the study's folder remembers of it."""
-        plan = self.plan
-        return {
+        own = {
             "study": "application",
             "version": version("svysynth"),
             "data": _digest(self.data),
             "seed": self.seed,
-            "models": list(plan.models),
-            "bounds": list(plan.bounds),
-            "datasets": list(plan.datasets),
-            "draws": plan.draws,
         }
+        return own | self.plan.settings
 
     @property
     def survey(self) -> Survey:

@@ -8,8 +8,9 @@ random numbers, and the number of attempts is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from svysynth.combine import Synthetic, combine_estimates, make_synthetic
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.laplace import laplace_tables
-from svysynth.lipschitz import summarize_bounds
+from svysynth.lipschitz import inverse_weights, summarize_bounds
 from svysynth.models.base import Model, Records, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
@@ -68,8 +69,22 @@ class Plan:
     draws: int = 1000
     ceiling: float = 1.0
     """The largest weight α of a record."""
+    shift: float = 0.0
+    """What is added to every weight below it."""
     lognormal: bool = False
     """Whether FBP's bounds are taken of the lognormal density of π."""
+    intercept: bool = False
+    """Whether x has an intercept. Then FBS's prior draws every field towards the first; else there is no first."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a study's folder remembers of it."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    def records_of(self, survey: Survey) -> Records:
+        """What the models see of a survey: main effects of its public columns, nine for the paper's."""
+        effects = " + ".join(f"`{column}`" for column in survey.public)
+        return make_records(survey, effects if self.intercept else f"0 + {effects}")
 
     def methods_of(self, name: str) -> dict[Method, Model]:
         """The methods that share a model's fit, each with its own way of smoothing."""
@@ -115,7 +130,7 @@ class Fitted:
 def fit_all(survey: Survey, plan: Plan, streams: Streams) -> dict[tuple[str, float], Fitted]:
     """Calibrate every model to every Δ and draw the synthetic surveys."""
     fitted = {}
-    for (name, bound), found in carry_out(fitting_steps(make_records(survey), plan, streams)).items():
+    for (name, bound), found in carry_out(fitting_steps(plan.records_of(survey), plan, streams)).items():
         own = synthesis_streams(streams, name, bound)
         surveys = {
             method: synthesize_surveys(replace(found.calibration.fit, model=variant), survey, max(plan.datasets), own)
@@ -149,14 +164,14 @@ def _calibration_steps(
 ) -> Steps[Fitted]:
     """A calibration, tried again with other random numbers where it fails."""
     model = next(iter(plan.methods_of(name).values()))
-    draws, ceiling = plan.draws, plan.ceiling
+    draws, inverse = plan.draws, partial(inverse_weights, ceiling=plan.ceiling, shift=plan.shift)
     attempt = 0
     while True:
         own = streams.split(f"fit {name}", attempt)
         try:
             if (name, attempt) not in starts:
                 starts[name, attempt] = yield from unweighted_steps(model, records, own, draws)
-            found = yield from calibration_steps(starts[name, attempt], 2 * bound, 1, own, draws=draws, ceiling=ceiling)
+            found = yield from calibration_steps(starts[name, attempt], 2 * bound, 1, own, draws=draws, inverse=inverse)
             return Fitted(found, attempt + 1)
         except SurveyError:
             attempt += 1

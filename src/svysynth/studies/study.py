@@ -56,7 +56,7 @@ SUPPLEMENT = {(1.8, 3): 3, (1.8, 1): 4, (1.8, 5): 5, (1.8, 10): 6, (3.4, 3): 7, 
 """The supplement's number of each figure of coverage against CV, by (Δ, m)."""
 AS_PUBLISHED_MEANS = (
     "Samples are drawn systematically and FBP's bounds are those of the lognormal density of π, as the paper's figures "
-    "suggest that its authors did; the weights α are at most 0.8, so that intervals have the published lengths."
+    "suggest that its authors did; the weights α are at most 0.85, so that intervals have the published lengths."
 )
 HOW_TO_READ = (
     "A difference is ours less the paper's, in Monte Carlo standard errors of that difference, which count the error "

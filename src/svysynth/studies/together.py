@@ -25,7 +25,7 @@ from svysynth.engine import cores
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers
 from svysynth.lipschitz import bounds_together
-from svysynth.models.base import Model, Records, linear_statistics_together, make_records, no_data
+from svysynth.models.base import Model, Records, linear_statistics_together, no_data
 from svysynth.sampler import Fit, fit_together, padded
 from svysynth.streams import Streams
 from svysynth.studies.methods import (
@@ -95,7 +95,7 @@ def prepare(study: Simulation, index: int) -> Sample:
         index,
         replace(survey, frame=survey.frame.sort(survey.published)),
         survey.groups,
-        make_records(survey),
+        study.plan.records_of(survey),
         tabulate_rivals(survey, study.plan, streams),
         np.corrcoef(survey.outcome_values, survey.weights)[0, 1:],
         streams,
