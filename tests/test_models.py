@@ -1,5 +1,7 @@
 """The models: log densities against plain NumPy twins, and the identities that any weighting must obey."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,6 +142,21 @@ def test_the_density_is_the_joint_density_with_the_coefficients_integrated_out(m
         expected.append(joint - log_conditional(model, z, parameters, records, alpha))
         found.append(float(model.log_density(jnp.asarray(z), statistics)))
     np.testing.assert_allclose(np.diff(found), np.diff(expected), atol=1e-6)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_draws_move_smoothly_with_the_weights(model):
+    """Even where groups of one size, without an intercept, leave the eigenvectors of X'AX free to turn and swap."""
+    records = some_records(400)
+    balanced = replace(records, cell=np.arange(400) % 4, x=np.eye(4), terms=("a", "b", "c", "d"))
+    z = model.whitening(model.statistics(balanced, np.ones(400))).center
+    drawn = []
+    for seed in range(5):
+        alpha = 1 - 1e-9 * np.random.default_rng(seed).uniform(size=400)
+        drawn.append(model.complete(jax.random.key(1), z, model.statistics(balanced, alpha)))
+    for name, value in drawn[0].items():
+        for other in drawn[1:]:
+            np.testing.assert_allclose(other[name], value, rtol=0, atol=1e-7, err_msg=name)
 
 
 def assert_same_statistics(one, other):

@@ -88,16 +88,18 @@ class FBP:
         fit = fit_coefficients(kappa_y, variance_y, variance_pi, statistics)
         beta_key, kappa_key = jax.random.split(key)
         return {
-            "beta": fit.vectors @ self._draw(beta_key, fit.beta, variance_y * fit.values),
+            "beta": self._draw(beta_key, fit.beta, variance_y * fit.values, fit.vectors),
             "kappa_y": kappa_y,
-            "kappa_x": fit.vectors @ self._draw(kappa_key, fit.kappa, variance_pi * fit.values),
+            "kappa_x": self._draw(kappa_key, fit.kappa, variance_pi * fit.values, fit.vectors),
             "sigma_y": jnp.exp(z[1]),
             "sigma_pi": jnp.exp(z[2]),
         }
 
-    def _draw(self, key: Array, estimate: Array, noise: Array) -> Array:
+    def _draw(self, key: Array, estimate: Array, noise: Array, vectors: Array) -> Array:
+        """By the covariance's symmetric root, which moves smoothly with α: eigenvectors swap places and change sign."""
         shrinkage = self.coefficient_variance / (self.coefficient_variance + noise)
-        return shrinkage * estimate + jnp.sqrt(shrinkage * noise) * jax.random.normal(key, estimate.shape)
+        turned = vectors.T @ jax.random.normal(key, estimate.shape)
+        return jnp.asarray(vectors @ (shrinkage * estimate + jnp.sqrt(shrinkage * noise) * turned))
 
     def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
         """The sample density of each record: π times the lognormal density of π, so that 1/π cancels."""
