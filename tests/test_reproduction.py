@@ -21,6 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 CHOICES = DOCS / "published/choices.csv"
 REPLICATES = 200
 POPULATIONS = DOCS / "published/populations.csv"
+LENGTHS = DOCS / "published/populations-lengths.csv"
 
 
 def as_published(systematic=True, **choices):
@@ -229,10 +230,19 @@ def test_the_paper_s_may_be_one_of_these_populations():
     assert_the_paper_s_may_be_one_of_these_populations(pl.read_csv(POPULATIONS))
 
 
+def test_one_length_of_96_is_beyond_what_populations_spread():
+    cells = pl.read_csv(LENGTHS)
+    off = (cells["mean"] - cells["paper"]) / (cells["spread"] * np.sqrt(1 + 1 / 8))
+    chance = 2 * stats.t.sf(off.abs().to_numpy(), 7)
+    assert cells.height == 96
+    assert cells.filter(chance < 2 * stats.norm.sf(3))["row"].to_list() == ["Field 7, male"]
+    assert (chance < 0.05).sum() == 22
+
+
 @pytest.mark.study
 def test_what_another_population_does(tmp_path):
-    """The paper drew one population, and so do we: coverages in eight others, as published, with the paper's R."""
-    rows = []
+    """The paper drew one population, and so do we: as published in eight others, with the paper's R."""
+    rows, lengths = [], []
     for seed in range(1, 9):
         study = replace(AS_PUBLISHED, seed=seed, plan=replace(AS_PUBLISHED.plan, bounds=(1.8,)))
         frames = simulation_frames(study, tmp_path / str(seed), PAPER_REPLICATES, None, lambda *_: None)
@@ -248,6 +258,11 @@ def test_what_another_population_does(tmp_path):
         rows.append(
             {"seed": seed, "replicates": PAPER_REPLICATES} | columns | dict(fbp.select("row", "here").iter_rows())
         )
+        lengths.append(frames["comparison"].filter(pl.col("column").str.ends_with("length")))
+    cells = pl.concat(lengths).group_by("section", "row", "column", maintain_order=True)
+    cells.agg(
+        pl.first("paper"), mean=pl.mean("here").round(1), spread=pl.std("here").round(1), populations=pl.len()
+    ).write_csv(LENGTHS)
     populations = pl.DataFrame(rows).with_columns(pl.selectors.float().round(4))
     populations.write_csv(POPULATIONS)
     assert_the_paper_s_may_be_one_of_these_populations(populations)
