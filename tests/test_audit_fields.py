@@ -56,7 +56,7 @@ MECHANISMS = {
     "fbs global": ("fbs", "global"),
     "fbp global": ("fbp", "global"),
     "fbs asymptotic": ("fbs", "asymptotic"),
-    "laplace": ("laplace", "asymptotic"),
+    "laplace": ("laplace", "global"),
 }
 ANSWERS = (22_000.0, 50.0), (31_234.5, 87.6)
 """Of the respondent who differs: outcome and weight in the two worlds."""

@@ -61,6 +61,7 @@ population_total = 5000
 where = "status = 'kept-QZ7W'"
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "fbp"
 epsilon = 12.0
 datasets = 2
@@ -78,7 +79,7 @@ by = ["sex"]
 statistics = ["total", "proportion"]
 """
 LAPLACE = (
-    ('mechanism = "fbp"', 'mechanism = "laplace"'),
+    ('guarantee = "asymptotic"\nmechanism = "fbp"', 'guarantee = "global"\nmechanism = "laplace"'),
     ('cluster = "village"\n', ""),
     ("[[tables]]", "[privacy.bounds]\noutcome = [1000.0, 200000.0]\nweight = [0.0, 100.0]\n\n[[tables]]"),
 )

@@ -70,9 +70,10 @@ def paid(epsilon="10.8"):
 def spec_of(mechanism="fbs", tables=(), smoothing="full", **survey):
     roles = {"outcome": "salary", "weight": "weight", "strata": "field", "public": ("field", "gender")}
     bounds = BoundsSpec(outcome=(1000.0, 500000.0), weight=(1.0, 500.0)) if mechanism == "laplace" else None
+    promise = "global" if mechanism == "laplace" else "asymptotic"
     return Spec(
         survey=SurveySpec(data="d.csv", population_total=100_000.0, **(roles | survey)),
-        privacy=PrivacySpec(mechanism=mechanism, epsilon=10.8, datasets=3, draws=400, bounds=bounds),
+        privacy=PrivacySpec(mechanism=mechanism, guarantee=promise, epsilon=10.8, datasets=3, draws=400, bounds=bounds),
         about=AboutSpec(title="Salaries", producer="Office of Tests", purpose="To see whether pages hold."),
         model=ModelSpec(smoothing=smoothing),
         tables=tables,

@@ -36,6 +36,7 @@ public = ["region", "sex"]
 population_total = 5000
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "fbp"
 epsilon = 12.0
 datasets = 2

@@ -12,6 +12,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 Kind = Literal["asymptotic", "global", "none"]
+NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"
+"""How every statement of the asymptotic guarantee begins."""
 
 
 class Guarantee(BaseModel):
@@ -65,8 +67,9 @@ class Guarantee(BaseModel):
                 f"This holds for every data set and whatever else is known{exact}. {given}",
             )
         return (
-            f"What {what} show depends only little on the {secret} of any one respondent: {small}, where exp(ε) bounds "
-            "how much more or less probable they could make any result.",
+            f"{NOT_DIFFERENTIAL_PRIVACY}: it is the paper's asymptotic guarantee. {what[0].upper()}{what[1:]} depend "
+            f"only little on the {secret} of any one respondent: {small}, where exp(ε) bounds how much more or less "
+            "probable any result could become.",
             "The bound was computed from the data at hand and holds asymptotically, more surely the larger the survey; "
             f"it is not a promise for every possible data set. {given}",
         )
