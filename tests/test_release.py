@@ -55,7 +55,6 @@ data = "people-V8K2.csv"
 outcome = "salary"
 weight = "wt"
 strata = "region"
-cluster = "village"
 public = ["region", "sex"]
 population_total = 5000
 where = "status = 'kept-QZ7W'"
@@ -80,7 +79,6 @@ statistics = ["total", "proportion"]
 """
 LAPLACE = (
     ('guarantee = "asymptotic"\nmechanism = "fbp"', 'guarantee = "global"\nmechanism = "laplace"'),
-    ('cluster = "village"\n', ""),
     ("[[tables]]", "[privacy.bounds]\noutcome = [1000.0, 200000.0]\nweight = [0.0, 100.0]\n\n[[tables]]"),
 )
 PLANTED = {"salary": 73219.4375, "wt": 91.40625, "salary of a record left out": 88123.8125}

@@ -35,10 +35,11 @@ from svysynth.files import write_frame
 from svysynth.formats.csv import guarded
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import charge, open_budget
+from svysynth.lookalikes import look_alikes
 from svysynth.pipeline import calibrate, make_model
 from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
 from svysynth.report.excel import write_workbook
-from svysynth.report.internal import MOST_POINTS, internal_page, look_alikes
+from svysynth.report.internal import MOST_POINTS, Review, internal_page
 from svysynth.report.page import policy, source
 from svysynth.report.plots import IN_THE_DARK
 from svysynth.report.public import MOST_ROWS_SHOWN, public_page, snippets
@@ -47,7 +48,9 @@ from svysynth.sampler import Fit
 from svysynth.spec import AboutSpec, BoundsSpec, EstimationSpec, ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.streams import Streams
 from svysynth.studies.simulation import draw_sample, make_population
+from svysynth.suitability import examine
 from svysynth.survey import survey_from_frame
+from svysynth.verdict import beside, judge_release
 
 DAY = date(2030, 1, 2)
 SEED = Streams.seeded(11)
@@ -123,8 +126,15 @@ def example(mechanism):
     spec = spec_of(mechanism)
     found = calibrate(make_model(spec.privacy, spec.model), sample(), 10.8, 3, draws=400, streams=SEED)
     synthetic = found.synthesize(MICRODATA_DIGITS)
-    direct = svysynth.tabulate_all(sample(), spec.requested_tables)
-    return release_of(synthetic, spec), sample(), synthetic, direct, found.calibration
+    release = release_of(synthetic, spec)
+    return release, sample(), synthetic, review_of(release, sample()), found.calibration
+
+
+def review_of(release, survey):
+    """What the confidential data say of a release, as the pipeline finds it."""
+    direct = svysynth.tabulate_all(survey, release.requested_tables)
+    compared, examined = beside(release.tables, direct), examine(survey, release.spec, direct)
+    return Review(compared, examined, judge_release(compared, examined.findings, [], None))
 
 
 @cache
@@ -194,8 +204,7 @@ def pages():
     found = {f"public {name}": public_page(example(name)[0]) for name in ("fbs", "fbp")}
     found |= {f"internal {name}": internal_page(*example(name)) for name in ("fbs", "fbp")}
     found["public laplace"] = public_page(noisy())
-    direct = svysynth.tabulate_all(sample(), noisy().requested_tables)
-    found["internal laplace"] = internal_page(noisy(), sample(), Synthetic(()), direct, None)
+    found["internal laplace"] = internal_page(noisy(), sample(), Synthetic(()), review_of(noisy(), sample()), None)
     found["public hostile"] = public_page(hostile_release())
     return found
 
@@ -367,14 +376,14 @@ def test_noise_is_told_apart_from_sampling():
 
 def test_nothing_that_was_found_is_public():
     """Neither what calibration found nor anything of the confidential sample."""
-    release, survey, _, direct, calibration = example("fbs")
+    release, survey, _, review, calibration = example("fbs")
     text = words(pages()["public fbs"])
 
     def says(number):
         return re.search(rf"(?<![\d,.]){re.escape(number)}", text) is not None  # 136,525 does not say 6,525
 
     assert says(f"{release.records:,}")
-    for value in (calibration.largest_bound, calibration.trials[-1].constant, *direct["estimate"][1:]):
+    for value in (calibration.largest_bound, calibration.trials[-1].constant, *review.compared["estimate_direct"][1:]):
         assert not says(f"{value:.6g}")
         assert not says(f"{value:,.0f}") or value < 1000
     assert release.records == len(survey)
@@ -429,8 +438,7 @@ def test_the_corners_of_what_a_spec_may_ask_for(outcome):
         "Table 3. g by h",
     ]
     assert "–" in [squeezed(cell["text"]) for cell in elements["td"]]
-    direct = svysynth.tabulate_all(survey, tables)
-    assert "needs two files" in internal_page(release, survey, Synthetic((one,)), direct, None)
+    assert "needs two files" in internal_page(release, survey, Synthetic((one,)), review_of(release, survey), None)
 
 
 # --- the code it gives ---
@@ -562,7 +570,8 @@ def test_the_internal_page_is_marked_throughout():
 
 
 def test_the_utility_of_a_cell_is_the_formula():
-    release, _, _, direct, _ = example("fbs")
+    release = example("fbs")[0]
+    direct = svysynth.tabulate_all(sample(), release.requested_tables)
     keys = {"statistic": "mean", "field": "7", "gender": "Male"}
     (ours,), (theirs,) = (frame.filter(**keys).to_dicts() for frame in (release.tables, direct))
     rmse = np.hypot(ours["estimate"] - theirs["estimate"], ours["se"])
@@ -592,7 +601,7 @@ def test_look_alikes_are_found_where_they_are():
 
 
 def test_a_large_survey_is_thinned_and_keeps_its_largest():
-    release, survey, synthetic, direct, calibration = example("fbs")
+    release, survey, synthetic, review, calibration = example("fbs")
     many = -(-(MOST_POINTS + 1000) // len(survey))
     bounds = np.tile(calibration.bounds, many)
     bounds[0], bounds[1] = 77.25, np.inf
@@ -603,7 +612,7 @@ def test_a_large_survey_is_thinned_and_keeps_its_largest():
     large = Calibration(fit, bounds, weighted, 1.7, 1.8, 10.8, 3, (Trial(float("inf"), 1.5),))
     survey = replace(survey, frame=pl.concat([survey.frame] * many))
     surveys = tuple(replace(one, frame=pl.concat([one.frame] * many)) for one in synthetic.surveys)
-    page = internal_page(release, survey, replace(synthetic, surveys=surveys), direct, large)
+    page = internal_page(release, survey, replace(synthetic, surveys=surveys), review, large)
     assert len(page) < 6_000_000
     text = words(page)
     assert "unweighted up to 77.2" in text

@@ -55,9 +55,10 @@ class Guarantee(BaseModel):
                 "This is a comparison for internal use and must not be published.",
             )
         what = f"the {self.datasets} synthetic files and all tables made from them" if self.datasets else "all tables"
+        are, they = ("are", "they are") if len(self.confidential) > 1 else ("is", "it is")
         small = (
-            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} are blanked out, "
-            f"{self.epsilon_changed:g} if they are changed"
+            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} {are} blanked out, "
+            f"{self.epsilon_changed:g} if {they} changed"
         )
         if self.kind == "global":
             exact = ", for exact draws from the model; the sampler's are approximate" if self.sampler else ""

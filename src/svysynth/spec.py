@@ -71,6 +71,7 @@ class SurveySpec(_Section):
     outcome: Name
     transform: Transform = "log"
     weight: Name
+    weight_public: bool = False
     strata: Name | None = None
     cluster: Name | None = None
     fpc: Name | None = None
