@@ -36,7 +36,8 @@ weight = "weight"
 strata = "field"
 public = ["field", "gender"]
 population_total = 4000000
-where = "salary > 0"
+where = "employed = 1"
+universe = ["employed"]
 
 [privacy]
 mechanism = "{mechanism}"
@@ -54,11 +55,13 @@ def write_data(folder, records=RECORDS):
     generator = np.random.default_rng(1)
     field, gender = generator.integers(0, 3, records), generator.integers(1, 3, records)
     t = 11 - 0.1 * field + 0.05 * gender + 0.4 * generator.standard_normal(records)
+    employed = generator.random(records) >= 0.01
     frame = pl.DataFrame(
         {
             "gender": gender,
             "field": np.array(["life", "art", "law"])[field],
-            "salary": np.where(generator.random(records) < 0.01, 0.0, np.exp(t)),
+            "employed": employed.astype(int),
+            "salary": np.where(employed, np.exp(t), 0.0),
             "weight": np.exp(3 - 0.5 * (t - 11) + 0.1 * field + 0.4 * generator.standard_normal(records)),
         }
     )
@@ -163,7 +166,7 @@ def test_missing_codes_are_counted_in_records(tmp_path, on_disk):
     path = tmp_path / "data/0.parquet"
     frame = pl.read_parquet(path)
     frame.with_columns(pl.when(pl.int_range(pl.len()) >= 3).then("gender")).write_parquet(path)
-    spec = SPEC.format(mechanism="fbs").replace('where = "salary > 0"', "")
+    spec = SPEC.format(mechanism="fbs").replace('where = "employed = 1"', 'transform = "identity"')
     (tmp_path / "spec.toml").write_text(spec)
     with pytest.raises(SurveyError, match=rf"column 'gender': 3 of {2 * BLOCK:,} records are missing"):
         read_large(load_spec(tmp_path / "spec.toml").survey, tmp_path, LOCAL)

@@ -41,6 +41,7 @@ from svysynth.streams import Streams
 from svysynth.studies.standin import doctorates
 from svysynth.survey import survey_from_file
 from svysynth.tables import tabulate_all
+from svysynth.universe import refuse_private_filter
 
 app = typer.Typer(
     name="svysynth",
@@ -338,6 +339,15 @@ def _show_design(spec: Spec) -> None:
     console = _console()
     console.print(Text(INTERNAL, style="bold yellow"))
     console.print(render_overview(overview(survey), spec))
+    if spec.privacy is not None:
+        _warn_of_the_filter(spec, console)
+
+
+def _warn_of_the_filter(spec: Spec, console: Console) -> None:
+    try:
+        refuse_private_filter(spec.survey)
+    except SurveyError as error:
+        console.print(Text(f"`svysynth release` would refuse this spec. {error}", style="yellow"), soft_wrap=True)
 
 
 def _direct_tables(spec: Spec, seed: int | None) -> pl.DataFrame:

@@ -29,13 +29,13 @@ from svysynth.survey import (
     Groups,
     Survey,
     check_ranges,
-    condition_columns,
     declared_columns,
-    keep_rows,
-    parse_condition,
+    needed_columns,
+    records_that_take_part,
     require_columns,
     require_records,
 )
+from svysynth.universe import condition_columns, parse_condition
 
 MOST_IN_MEMORY = 2_000_000
 """Records of a survey that is read as a whole."""
@@ -139,8 +139,8 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> LargeSurvey:
 
 def read_large(spec: SurveySpec, folder: Path, engine: Engine) -> LargeSurvey:
     """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers."""
-    file, condition = open_data(spec.data), parse_condition(spec.where)
-    require_columns([*declared_columns(spec), *condition_columns(condition)], file.columns)
+    file = open_data(spec.data)
+    require_columns(needed_columns(spec), file.columns)
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_FRAME)
     found = list(engine.map(_Combinations(file, spec), parts))
     kept = [int(part["records"].sum()) for part in found]
@@ -201,9 +201,8 @@ class _Numbers:
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
     """Some columns of those rows that the spec's condition keeps."""
-    condition = parse_condition(spec.where)
-    frame = read_rows(file, list(dict.fromkeys([*names, *condition_columns(condition)])), rows)
-    return frame if condition is None else keep_rows(frame, condition, file)
+    condition = condition_columns(parse_condition(spec.where))
+    return records_that_take_part(read_rows(file, list(dict.fromkeys([*names, *condition])), rows), spec, file)
 
 
 def _number_groups(

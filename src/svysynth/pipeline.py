@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -39,6 +40,7 @@ from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_file
 from svysynth.synthesis import released_draws, synthesize_draws
 from svysynth.tables import tabulate_all
+from svysynth.universe import refuse_private_filter
 from svysynth.unweighting import Undone, public_part, undo_weights
 
 Progress = Callable[[str], None]
@@ -191,7 +193,7 @@ def _noisy_tables(
     assert privacy.bounds is not None
     tables, estimation = spec.requested_tables, spec.estimation
     check_additive(survey, tables, privacy.epsilon, privacy.bounds, estimation)
-    guarantee = additive(privacy.epsilon, **_roles(survey))
+    guarantee = additive(privacy.epsilon, **_roles(survey, spec.survey))
     paid = pay(guarantee)
     noisy = additive_tables(survey, tables, privacy.epsilon, privacy.bounds, estimation=estimation)
     return _Made(guarantee, paid, Synthetic(()), noisy.tables, (noisy.budget, *noisy.notes))
@@ -218,7 +220,7 @@ def _pseudo_posterior_surveys(
         privacy.datasets,
         transform=survey.transform,
         draws=privacy.draws,
-        **_roles(survey),
+        **_roles(survey, spec.survey),
     )
     paid = pay(guarantee)
     undone = None
@@ -256,7 +258,7 @@ def _censored_surveys(
         privacy.datasets,
         limits,
         transform=survey.transform,
-        **_roles(survey),
+        **_roles(survey, spec.survey),
     )
     paid = pay(guarantee)
     draws = [{name: value[number] for name, value in found.draws.items()} for number in range(privacy.datasets)]
@@ -272,8 +274,9 @@ def _censored_surveys(
     return _Made(guarantee, paid, synthetic, tables, notes, censored=found)
 
 
-def _roles(survey: Survey) -> dict[str, tuple[str, ...]]:
-    return {"confidential": (survey.outcome, survey.design.weight), "public": survey.published}
+def _roles(survey: Survey, spec: SurveySpec) -> dict[str, Any]:
+    confidential = survey.outcome, survey.design.weight
+    return {"confidential": confidential, "public": survey.published, "universe": spec.where}
 
 
 def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
@@ -284,6 +287,7 @@ def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
     if privacy.mechanism == "laplace-paper":
         problem = "'laplace-paper' is a comparison without a guarantee and cannot be released"
         raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
+    refuse_private_filter(spec.survey)
     _refuse_folder(folder)
     if privacy.budget is None:
         remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
