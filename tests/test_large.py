@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svysynth import SurveyError, engine, large, load_spec, pipeline
+from svysynth import SurveyError, engine, large, load_spec
+from svysynth.cli import main
 from svysynth.engine import BLOCK, HERE, LOCAL, Dask, Local, block_slices, part_ranges
-from svysynth.large import read_large, store_survey
+from svysynth.large import read_large, store_survey, undivided_setting
 from svysynth.ledger import open_budget
 from svysynth.models.base import Records, linear_statistics, make_records
 from svysynth.pipeline import release
@@ -289,8 +291,36 @@ def test_a_cluster_that_loses_every_worker_is_one_clear_error():
         list(Dask(client).map(fatal, [1]))
 
 
-def test_a_design_with_clusters_is_read_as_a_whole(house):
-    spec = load_spec(house / "fbs.toml")
-    clustered = spec.model_copy(update={"survey": spec.survey.model_copy(update={"cluster": "gender"})})
-    assert pipeline._can_be_cut(spec, spec.privacy)
-    assert not pipeline._can_be_cut(clustered, spec.privacy)
+WHOLE = {
+    "privacy.mechanism": ('mechanism = "fbs"', 'mechanism = "laplace"\nbounds = {outcome = [1, 9], weight = [1, 9]}'),
+    "estimation.variance": ("[[tables]]", '[estimation]\nvariance = "jackknife"\n\n[[tables]]'),
+    "survey.cluster": ("[privacy]", 'cluster = "village"\n\n[privacy]'),
+    "survey.fpc": ("[privacy]", 'fpc = "drawn"\n\n[privacy]'),
+}
+
+
+@pytest.mark.parametrize("setting", WHOLE)
+def test_a_cluster_that_could_not_be_used_is_refused_before_it_is_started(tmp_path, monkeypatch, capsys, setting):
+    (tmp_path / "spec.toml").write_text(SPEC.format(mechanism="fbs").replace(*WHOLE[setting]))
+    spec = load_spec(tmp_path / "spec.toml")
+    assert undivided_setting(spec) == setting
+    monkeypatch.setattr(Dask, "connect", lambda _: pytest.fail("a cluster was started"))
+    with pytest.raises(SystemExit) as left:
+        main(["release", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "release"), "--engine", "dask"])
+    assert left.value.code == 1
+    assert f"--engine: 'dask' cannot be used with this '{setting}'" in capsys.readouterr().err
+    with pytest.raises(SurveyError, match="use --engine local"):
+        release(spec, tmp_path / "release", Streams.seeded(7), engine=SimpleNamespace(remote=True, parts=None))
+
+
+def test_what_can_be_put_together_from_parts_is(house):
+    assert undivided_setting(load_spec(house / "fbs.toml")) is None
+
+
+@pytest.mark.parametrize("study", ["simulation", "application"])
+def test_workers_of_this_machine_are_not_for_a_cluster(tmp_path, capsys, study):
+    with pytest.raises(SystemExit) as left:
+        main(["study", study, "--out", str(tmp_path / "study"), "--engine", "dask", "--workers", "2"])
+    assert left.value.code == 1
+    assert "--workers: is for one machine" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()

@@ -31,6 +31,7 @@ from svysynth.draft import draft_spec
 from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
 from svysynth.errors import SurveyError, shown
 from svysynth.files import appearing, refuse_overwriting, write_frame
+from svysynth.large import refuse_other_machines
 from svysynth.ledger import open_budget
 from svysynth.overview import overview
 from svysynth.replicates import make_replicates
@@ -226,6 +227,8 @@ def release(
     Example: `svysynth release doctorates.toml --out release`
     """
     spec = load_spec(spec_path)
+    if engine == "dask":
+        refuse_other_machines(spec)  # before a cluster is started
     with chosen_engine(engine, scheduler) as workers:
         _run_release(spec, out, seed, workers)
 

@@ -28,7 +28,7 @@ from svysynth.files import in_hiding
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
-from svysynth.large import is_large, read_large, store_survey
+from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting
 from svysynth.ledger import Charge, charge, millionths, show
 from svysynth.models.base import Model, Parameters, make_records
 from svysynth.models.fbp import FBP
@@ -101,6 +101,8 @@ def release(
     What is made with streams that are not fresh is stamped NOT FOR RELEASE. A survey that is too large for memory, or
     that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
     """
+    if engine.remote:
+        refuse_other_machines(spec)
     privacy, budget = _ready(spec, folder)
     finished: list[Release] = []
 
@@ -109,18 +111,12 @@ def release(
         survey = _read(spec.survey, scratch, engine)
         finished.append(_release(spec, privacy, budget, survey, folder, streams, progress))
 
-    if _can_be_cut(spec, privacy) and (engine.remote or is_large(spec.survey)):
+    if undivided_setting(spec) is None and (engine.remote or is_large(spec.survey)):
         folder.parent.mkdir(parents=True, exist_ok=True)
         in_hiding(folder.parent, run)
     else:
         run(None)
     return finished[0]
-
-
-def _can_be_cut(spec: Spec, privacy: PrivacySpec) -> bool:
-    """Whether all that a release needs can be put together from parts: not clusters, replicates or clipped sums."""
-    sums = privacy.mechanism in ("fbs", "fbp") and not privacy.censored
-    return sums and spec.estimation.variance == "taylor" and not (spec.survey.cluster or spec.survey.fpc)
 
 
 def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
