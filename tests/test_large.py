@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -292,16 +293,21 @@ def test_a_cluster_that_loses_every_worker_is_one_clear_error():
 
 
 WHOLE = {
-    "privacy.mechanism": ('mechanism = "fbs"', 'mechanism = "laplace"\nbounds = {outcome = [1, 9], weight = [1, 9]}'),
-    "estimation.variance": ("[[tables]]", '[estimation]\nvariance = "jackknife"\n\n[[tables]]'),
-    "survey.cluster": ("[privacy]", 'cluster = "village"\n\n[privacy]'),
-    "survey.fpc": ("[privacy]", 'fpc = "drawn"\n\n[privacy]'),
+    "privacy.mechanism": (
+        r"\[privacy\].*?\n\n",
+        '[privacy]\nmechanism = "laplace"\nguarantee = "global"\nepsilon = 12.0\nbudget = "large"\n'
+        "bounds = {outcome = [1, 9], weight = [1, 9]}\n\n",
+    ),
+    "estimation.variance": (r"\[\[tables", '[estimation]\nvariance = "jackknife"\n\n[[tables'),
+    "survey.cluster": (r"\[privacy\]", 'cluster = "village"\n\n[privacy]'),
+    "survey.fpc": (r"\[privacy\]", 'fpc = "drawn"\n\n[privacy]'),
 }
 
 
 @pytest.mark.parametrize("setting", WHOLE)
 def test_a_cluster_that_could_not_be_used_is_refused_before_it_is_started(tmp_path, monkeypatch, capsys, setting):
-    (tmp_path / "spec.toml").write_text(SPEC.format(mechanism="fbs").replace(*WHOLE[setting]))
+    text = re.sub(*WHOLE[setting], SPEC.format(mechanism="fbs"), flags=re.DOTALL)
+    (tmp_path / "spec.toml").write_text(text)
     spec = load_spec(tmp_path / "spec.toml")
     assert undivided_setting(spec) == setting
     monkeypatch.setattr(Dask, "connect", lambda _: pytest.fail("a cluster was started"))
