@@ -207,6 +207,15 @@ def test_replicate_weights_are_many_of_one_name(tmp_path):
     assert survey.outcome == "income"
 
 
+def test_what_numbers_the_records_is_not_measured(tmp_path):
+    data = {
+        "code": np.random.default_rng(5).permutation(200) + 1001,
+        "age": np.arange(200) % 60,
+        "weight": [1.5, 2] * 100,
+    }
+    assert parse_spec(draft_of(tmp_path, data | {"sex": ["F", "M"] * 100}).text).survey.outcome == "age"
+
+
 def test_a_draft_says_what_it_promises(tmp_path):
     text = draft_of(tmp_path, columns()).text
     assert parse_spec(text).privacy.guarantee == "asymptotic"

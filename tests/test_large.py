@@ -323,6 +323,16 @@ def test_what_can_be_put_together_from_parts_is(house):
     assert undivided_setting(load_spec(house / "fbs.toml")) is None
 
 
+@pytest.mark.parametrize("command", ["release {spec}", "study simulation", "study application"])
+def test_a_scheduler_is_not_for_one_machine(tmp_path, capsys, command):
+    (tmp_path / "spec.toml").write_text(SPEC.format(mechanism="fbs"))
+    words = command.format(spec=tmp_path / "spec.toml").split()
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--out", str(tmp_path / "out"), "--scheduler", "tcp://127.0.0.1:1"])
+    assert left.value.code == 1
+    assert "--scheduler: is for another engine. Remedy: add --engine dask" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("study", ["simulation", "application"])
 def test_workers_of_this_machine_are_not_for_a_cluster(tmp_path, capsys, study):
     with pytest.raises(SystemExit) as left:

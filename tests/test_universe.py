@@ -16,6 +16,7 @@ from svysynth.spec import load_spec, parse_spec
 from svysynth.streams import Streams
 from svysynth.survey import survey_from_file
 from svysynth.universe import parse_condition, refuse_private_filter
+from svysynth.verification import verify_release
 
 SPEC = """
 [survey]
@@ -160,6 +161,22 @@ def write_people(folder, **columns):
     pl.DataFrame(people | columns).write_csv(folder / "people.csv")
 
 
+def test_a_release_publishes_who_belongs_and_verify_reads_it(tmp_path):
+    write_people(tmp_path, note=["<b>", "c"] * 100)
+    settings = "where = \"age = 40 and note <> '<i>'\"\nuniverse = ['age', 'note']"
+    (tmp_path / "spec.toml").write_text(SPEC.format(settings=settings))
+    open_budget(tmp_path / "ledger.sqlite", "people", 10)
+    done = release(load_spec(tmp_path / "spec.toml"), tmp_path / "release", Streams.seeded(1))
+    manifest = verify_release(tmp_path / "release").manifest
+    assert manifest.survey.where == manifest.guarantee.universe == "age = 40 and note <> '<i>'"
+    assert manifest.survey.universe == ("age", "note")
+    assert manifest.survey.records == done.records < 200
+    assert "universe (age = 40 and note <> '<i>') is taken as public" in manifest.statement[1]
+    page = (tmp_path / "release/public/report.html").read_text(encoding="utf-8")
+    assert "is taken as public" in page
+    assert "<i>" not in page
+
+
 def check(folder, capsys, settings):
     (folder / "spec.toml").write_text(SPEC.format(settings=settings))
     with pytest.raises(SystemExit) as left:
@@ -204,6 +221,13 @@ def test_text_is_not_compared_with_a_number(tmp_path, where):
     with pytest.raises(SurveyError, match=r"compares column 'code', which is text, with a number.*survey\.missing"):
         kept(tmp_path / "d.csv", where)
     assert kept(tmp_path / "d.csv", where.replace("not ", ""), missing=["N"]) != []
+
+
+def test_dates_are_compared_with_dates():
+    data = frame(day=pl.date_range(pl.date(2030, 1, 1), pl.date(2030, 1, 4), eager=True))
+    assert kept(data, "day > cast('2030-01-02' as date)") == [3, 4]
+    with pytest.raises(SurveyError, match=r"compares column 'day'.*cast\('2030-12-31' as date\)"):
+        kept(data, "day > 'Tuesday'")
 
 
 def test_a_list_is_of_numbers_or_of_text():

@@ -24,6 +24,8 @@ RECORDS_LOOKED_AT = 10_000
 COLUMNS_LOOKED_AT = 500
 MOST_CATEGORIES = 50
 PUBLIC_COLUMNS = 2
+FEWEST_SERIAL = 50
+"""In fewer records, measurements in whole numbers may well be all different."""
 NEVER: tuple[Role, ...] = ("weight", "strata", "cluster", "fpc", "identifier", "code")
 """Roles whose columns are no outcomes."""
 
@@ -34,6 +36,8 @@ class _Column:
     numeric: bool
     distinct: int
     smallest: float | None
+    serial: bool
+    """Whether it numbers the records: whole numbers, each once."""
 
     def called(self, *roles: Role) -> bool:
         return is_called(self.name, *roles)
@@ -87,7 +91,9 @@ def _look(series: pl.Series) -> _Column:
     numeric = series.dtype.is_numeric()
     smallest = series.min() if numeric else None
     distinct = 0 if series.dtype.is_nested() else series.drop_nulls().n_unique()
-    return _Column(series.name, numeric, distinct, float(smallest) if isinstance(smallest, int | float) else None)
+    serial = numeric and distinct == len(series) >= FEWEST_SERIAL and bool((series == series.round()).all())
+    low = float(smallest) if isinstance(smallest, int | float) else None
+    return _Column(series.name, numeric, distinct, low, serial)
 
 
 def _chosen(columns: list[_Column], role: Role, fits: Callable[[_Column], bool]) -> _Column | None:
@@ -98,7 +104,8 @@ def _chosen(columns: list[_Column], role: Role, fits: Callable[[_Column], bool])
 
 def _outcome(columns: list[_Column]) -> _Column | None:
     """A column called like an amount, else the numeric column with the most distinct values."""
-    measured = [column for column in columns if column.numeric and column.distinct > 2 and not column.called(*NEVER)]
+    numeric = [column for column in columns if column.numeric and column.distinct > 2 and not column.serial]
+    measured = [column for column in numeric if not column.called(*NEVER)]
     known = _chosen(measured, "outcome", lambda column: is_known(column.name, "outcome"))
     named = [column for column in measured if column.called("outcome")]
     ranked = sorted(named or measured, key=lambda column: -column.distinct)

@@ -127,7 +127,7 @@ def _misfit(empty: pl.DataFrame, condition: pl.Expr) -> SurveyError:
     for size in range(1, 1 + min(empty.width, MOST_SUSPECTS)) if _truth(empty, condition) is None else ():
         for suspects in itertools.combinations(empty.columns[:MOST_SUSPECTS], size):
             if _truth(empty.with_columns(_other_type(empty[name]) for name in suspects), condition) is not None:
-                return _wrong_type(suspects[0], text=empty.schema[suspects[0]] == pl.String)
+                return _wrong_type(suspects[0], empty.schema[suspects[0]])
     remedy = "compare numbers with numbers and text with text in 'quotes'"
     return _bad_condition(f"does not fit the columns it names ({', '.join(empty.columns) or 'none'})", remedy)
 
@@ -136,14 +136,14 @@ def _other_type(column: pl.Series) -> pl.Series:
     return pl.Series(column.name, [], pl.Float64 if column.dtype == pl.String else pl.String)
 
 
-def _wrong_type(column: str, *, text: bool) -> SurveyError:
-    if text:
+def _wrong_type(column: str, dtype: pl.DataType) -> SurveyError:
+    if dtype == pl.String:
         remedy = (
             "put the value in 'quotes'; if the column is meant to be numbers, list its codes for missing answers in "
             "survey.missing, or write cast(column as double)"
         )
         return _bad_condition(f"compares column '{column}', which is text, with a number", remedy)
-    remedy = "write numbers without 'quotes'"
+    remedy = "write dates as cast('2030-12-31' as date)" if dtype.is_temporal() else "write numbers without 'quotes'"
     return _bad_condition(f"compares column '{column}', which is not text, with text", remedy)
 
 
