@@ -3,10 +3,12 @@
 import itertools
 import json
 import os
+import re
 import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -14,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svysynth import SurveyError, engine, large, load_spec, pipeline
+from svysynth import SurveyError, engine, large, load_spec
+from svysynth.cli import main
 from svysynth.engine import BLOCK, HERE, LOCAL, Dask, Local, block_slices, part_ranges
-from svysynth.large import read_large, store_survey
+from svysynth.large import read_large, store_survey, undivided_setting
 from svysynth.ledger import open_budget
 from svysynth.models.base import Records, linear_statistics, make_records
 from svysynth.pipeline import release
@@ -36,7 +39,8 @@ weight = "weight"
 strata = "field"
 public = ["field", "gender"]
 population_total = 4000000
-where = "salary > 0"
+where = "employed = 1"
+universe = ["employed"]
 
 [privacy]
 guarantee = "asymptotic"
@@ -55,11 +59,13 @@ def write_data(folder, records=RECORDS):
     generator = np.random.default_rng(1)
     field, gender = generator.integers(0, 3, records), generator.integers(1, 3, records)
     t = 11 - 0.1 * field + 0.05 * gender + 0.4 * generator.standard_normal(records)
+    employed = generator.random(records) >= 0.01
     frame = pl.DataFrame(
         {
             "gender": gender,
             "field": np.array(["life", "art", "law"])[field],
-            "salary": np.where(generator.random(records) < 0.01, 0.0, np.exp(t)),
+            "employed": employed.astype(int),
+            "salary": np.where(employed, np.exp(t), 0.0),
             "weight": np.exp(3 - 0.5 * (t - 11) + 0.1 * field + 0.4 * generator.standard_normal(records)),
         }
     )
@@ -164,7 +170,7 @@ def test_missing_codes_are_counted_in_records(tmp_path, on_disk):
     path = tmp_path / "data/0.parquet"
     frame = pl.read_parquet(path)
     frame.with_columns(pl.when(pl.int_range(pl.len()) >= 3).then("gender")).write_parquet(path)
-    spec = SPEC.format(mechanism="fbs").replace('where = "salary > 0"', "")
+    spec = SPEC.format(mechanism="fbs").replace('where = "employed = 1"', 'transform = "identity"')
     (tmp_path / "spec.toml").write_text(spec)
     with pytest.raises(SurveyError, match=rf"column 'gender': 3 of {2 * BLOCK:,} records are missing"):
         read_large(load_spec(tmp_path / "spec.toml").survey, tmp_path, LOCAL)
@@ -287,8 +293,51 @@ def test_a_cluster_that_loses_every_worker_is_one_clear_error():
         list(Dask(client).map(fatal, [1]))
 
 
-def test_a_design_with_clusters_is_read_as_a_whole(house):
-    spec = load_spec(house / "fbs.toml")
-    clustered = spec.model_copy(update={"survey": spec.survey.model_copy(update={"cluster": "gender"})})
-    assert pipeline._can_be_cut(spec, spec.privacy)
-    assert not pipeline._can_be_cut(clustered, spec.privacy)
+WHOLE = {
+    "privacy.mechanism": (
+        r"\[privacy\].*?\n\n",
+        '[privacy]\nmechanism = "laplace"\nguarantee = "global"\nepsilon = 12.0\nbudget = "large"\n'
+        "bounds = {outcome = [1, 9], weight = [1, 9]}\n\n",
+    ),
+    "estimation.variance": (r"\[\[tables", '[estimation]\nvariance = "jackknife"\n\n[[tables'),
+    "survey.cluster": (r"\[privacy\]", 'cluster = "village"\n\n[privacy]'),
+    "survey.fpc": (r"\[privacy\]", 'fpc = "drawn"\n\n[privacy]'),
+}
+
+
+@pytest.mark.parametrize("setting", WHOLE)
+def test_a_cluster_that_could_not_be_used_is_refused_before_it_is_started(tmp_path, monkeypatch, capsys, setting):
+    text = re.sub(*WHOLE[setting], SPEC.format(mechanism="fbs"), flags=re.DOTALL)
+    (tmp_path / "spec.toml").write_text(text)
+    spec = load_spec(tmp_path / "spec.toml")
+    assert undivided_setting(spec) == setting
+    monkeypatch.setattr(Dask, "connect", lambda _: pytest.fail("a cluster was started"))
+    with pytest.raises(SystemExit) as left:
+        main(["release", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "release"), "--engine", "dask"])
+    assert left.value.code == 1
+    assert f"--engine: 'dask' cannot be used with this '{setting}'" in capsys.readouterr().err
+    with pytest.raises(SurveyError, match="use --engine local"):
+        release(spec, tmp_path / "release", Streams.seeded(7), engine=SimpleNamespace(remote=True, parts=None))
+
+
+def test_what_can_be_put_together_from_parts_is(house):
+    assert undivided_setting(load_spec(house / "fbs.toml")) is None
+
+
+@pytest.mark.parametrize("command", ["release {spec}", "study simulation", "study application"])
+def test_a_scheduler_is_not_for_one_machine(tmp_path, capsys, command):
+    (tmp_path / "spec.toml").write_text(SPEC.format(mechanism="fbs"))
+    words = command.format(spec=tmp_path / "spec.toml").split()
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--out", str(tmp_path / "out"), "--scheduler", "tcp://127.0.0.1:1"])
+    assert left.value.code == 1
+    assert "--scheduler: is for another engine. Remedy: add --engine dask" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("study", ["simulation", "application"])
+def test_workers_of_this_machine_are_not_for_a_cluster(tmp_path, capsys, study):
+    with pytest.raises(SystemExit) as left:
+        main(["study", study, "--out", str(tmp_path / "study"), "--engine", "dask", "--workers", "2"])
+    assert left.value.code == 1
+    assert "--workers: is for one machine" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()

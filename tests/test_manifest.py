@@ -32,7 +32,8 @@ cluster = "village"
 fpc = "drawn"
 public = ["region", "sex"]
 population_total = 5000
-where = "status = 'secret'"
+where = "status = 'kept'"
+universe = ["status"]
 
 [survey.labels.sex]
 1 = "secret"
@@ -61,7 +62,7 @@ spread = 0.4
 
 def make(mechanism="fbs", **changes):
     """The manifest of a release, as text."""
-    roles = {"confidential": ("salary", "wt"), "public": ("region", "sex")}
+    roles = {"confidential": ("salary", "wt"), "public": ("region", "sex"), "universe": "status = 'kept'"}
     anchor = Anchor("0" * 32, 2, "f" * 64)
     sampled = mechanism != "laplace"
     promise = (

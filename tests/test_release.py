@@ -58,6 +58,7 @@ strata = "region"
 public = ["region", "sex"]
 population_total = 5000
 where = "status = 'kept-QZ7W'"
+universe = ["status"]
 
 [privacy]
 guarantee = "asymptotic"
@@ -82,8 +83,8 @@ LAPLACE = (
     ("[[tables]]", "[privacy.bounds]\noutcome = [1000.0, 200000.0]\nweight = [0.0, 100.0]\n\n[[tables]]"),
 )
 PLANTED = {"salary": 73219.4375, "wt": 91.40625, "salary of a record left out": 88123.8125}
-WORDS = ("Canary", "kept-QZ7W", "gone-QZ7W", "KX81", "vault-J3X9", "people-V8K2", "books-M4T7")
-"""Of a column that is not public, the filter, the clusters, and the paths of data and ledger."""
+WORDS = ("Canary", "gone-QZ7W", "KX81", "vault-J3X9", "people-V8K2", "books-M4T7")
+"""Of a column that is not public, of records left out, of the clusters, and the paths of data and ledger."""
 CODES = {"survey": 1, "memory": 1, "disk": 1, "interrupt": 130, "value": 70, "terminate": 143}
 
 

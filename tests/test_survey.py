@@ -57,7 +57,7 @@ def test_where_compares_the_numbers_of_a_csv_as_numbers(tmp_path):
     ("where", "message"),
     [
         ("y >", "not a SQL condition"),
-        ("y > 'x'", "does not fit the columns"),
+        ("y > 'x'", "compares column 'y', which is not text, with text"),
         ("y + 1", "does not fit the columns"),
         ("z > 1", "column 'z': is not in the data"),
         ("y > 100", "no records"),

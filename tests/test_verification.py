@@ -444,6 +444,8 @@ LIES = {
     "labels of another column": {"survey": {"levels": {"region": ["east", "north", "south"], "age": ["1"]}}},
     "no public columns": {"survey": {"public": []}},
     "strata that are not there": {"survey": {"strata": "block"}},
+    "a universe": {"survey": {"universe": ["salary"], "where": "salary > 0"}},
+    "a filter that nobody promised": {"survey": {"where": "sex = 'F'"}},
     "other smoothing": {"model": {"smoothing": "paper"}},
     "other rounding": {"rounding": {"microdata": 15}},
     "other confidence": {"estimation": {"confidence": 0.9}},
@@ -456,6 +458,26 @@ LIES = {
 def test_a_manifest_that_says_other_things_and_is_signed(copy, capsys, changes):
     sign(copy / "public", **changes)
     assert_refused(capsys, copy)
+
+
+def filtered(where, universe):
+    """Every part of the manifest says that this filter was used."""
+    roles = {"confidential": ("salary", "wt"), "public": ("region", "sex"), "universe": where}
+    promise = svysynth.guarantee.asymptotic("fbp", 12.0, 2, transform="log", draws=400, **roles)
+    return {
+        "guarantee": promise.model_dump(mode="json"),
+        "statement": list(promise.sentences()),
+        "survey": {"where": where, "universe": universe},
+    }
+
+
+@pytest.mark.parametrize(
+    ("where", "universe"),
+    [("salary > 0", []), ("salary > 0", ["salary"]), ("age = 40", []), ("sex >", []), ("avg(age) > 3", ["age"])],
+)
+def test_a_filter_that_is_not_public_signed(copy, capsys, where, universe):
+    sign(copy / "public", **filtered(where, universe))
+    assert_refused(capsys, copy, saying="universe is not public")
 
 
 def consistent_lie(epsilon):

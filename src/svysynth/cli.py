@@ -31,6 +31,7 @@ from svysynth.draft import draft_spec
 from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
 from svysynth.errors import SurveyError, shown
 from svysynth.files import appearing, refuse_overwriting, write_frame
+from svysynth.large import refuse_other_machines
 from svysynth.ledger import open_budget
 from svysynth.overview import overview
 from svysynth.replicates import make_replicates
@@ -41,6 +42,7 @@ from svysynth.streams import Streams
 from svysynth.studies.standin import doctorates
 from svysynth.survey import Survey, survey_from_file
 from svysynth.tables import tabulate_all
+from svysynth.universe import refuse_private_filter
 
 if TYPE_CHECKING:  # these need JAX, which takes a second to load
     from svysynth.suitability import Finding
@@ -229,6 +231,8 @@ def release(
     Example: `svysynth release doctorates.toml --out release`
     """
     spec = load_spec(spec_path)
+    if engine == "dask":
+        refuse_other_machines(spec)  # before a cluster is started
     with chosen_engine(engine, scheduler) as workers:
         _run_release(spec, out, seed, workers)
 
@@ -353,6 +357,8 @@ def _show_design(spec: Spec) -> None:
     console = _console()
     console.print(Text(INTERNAL, style="bold yellow"))
     console.print(render_overview(overview(survey), spec))
+    if spec.privacy is not None:
+        _warn_of_the_filter(spec, console)
     for finding in _findings(survey, spec):
         word, style = ("release would refuse", "bold red") if finding.stops else ("look closer", "bold yellow")
         console.print(Text(f"{word}: ", style=style) + Text(finding.line()), soft_wrap=True)
@@ -366,6 +372,13 @@ def _findings(survey: Survey, spec: Spec) -> list[Finding]:
         return []
     public = find_public(spec)
     return public or list(examine(survey, spec, tabulate_all(survey, spec.requested_tables, spec.estimation)).findings)
+
+
+def _warn_of_the_filter(spec: Spec, console: Console) -> None:
+    try:
+        refuse_private_filter(spec.survey)
+    except SurveyError as error:
+        console.print(Text(f"`svysynth release` would refuse this spec. {error}", style="yellow"), soft_wrap=True)
 
 
 def _direct_tables(spec: Spec, seed: int | None) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from svysynth.engine import EngineName, chosen_engine
+from svysynth.errors import SurveyError
 
 study = typer.Typer(
     help="The paper's studies, run here: its numbers beside ours, and its figures.",
@@ -63,6 +64,7 @@ def simulation(
 
     Example: `svysynth study simulation --replicates 100`
     """
+    _refuse_workers(engine, workers)
     keep_compiled_programs()
     import jax
 
@@ -102,6 +104,7 @@ def application(
 
     Example: `svysynth study application`
     """
+    _refuse_workers(engine, workers)
     keep_compiled_programs()
     from svysynth.studies.application import Application
     from svysynth.studies.study import run_application
@@ -112,6 +115,11 @@ def application(
         found = Application(data.resolve() if data else None)
         page = run_application(found, out, replicates, processes, lambda done, _: bar.update(task, completed=done))
     Console(highlight=False, soft_wrap=True).print(Text(f"Wrote {page}, with CSVs and figures beside it."))
+
+
+def _refuse_workers(engine: EngineName, workers: int | None) -> None:
+    if engine != "local" and workers is not None:
+        raise SurveyError("spec", "--workers", "is for one machine", "leave it or --engine out")
 
 
 def _progress() -> Progress:

@@ -24,6 +24,11 @@ LARGEST_MAGNITUDE = 1e60
 """Numbers beyond this would overflow once squared and summed."""
 SLICE = 2**16
 """Records whose codes are numbered at a time, so that it takes little memory."""
+UNANSWERED = (
+    "direct tables can leave such records out with survey.where; a release takes them all, because who answered is "
+    "confidential too, unless a column of survey.universe says who belongs"
+)
+"""The way out for confidential columns."""
 MISSING_NUMBERS = ("", ".", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
@@ -31,15 +36,28 @@ def _require_complete(series: pl.Series) -> None:
     refuse_missing(series.name, series.null_count(), len(series))
 
 
-def refuse_missing(column: str, missing: int, records: int) -> None:
+def refuse_missing(
+    column: str, missing: int, records: int, remedy: str = "impute them, or leave such records out with survey.where"
+) -> None:
     """Stop where values of a column are missing."""
     if missing:
-        raise SurveyError(
-            "data",
-            f"column '{column}'",
-            f"{of_records(missing, records)} missing",
-            "impute them, or leave such records out with survey.where",
-        )
+        raise SurveyError("data", f"column '{column}'", f"{of_records(missing, records)} missing", remedy)
+
+
+def without_codes(series: pl.Series, codes: Sequence[str], file: DataFile) -> pl.Series:
+    """A column in which the declared codes for missing answers, as text or as numbers, are missing."""
+    dtype = series.dtype
+    if dtype.is_nested() or dtype in (pl.Binary, pl.Object, pl.Null):
+        return series
+    codes = [code.strip() for code in codes]
+    figures = pl.Series([float(code) for code in codes if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", code)], dtype=pl.Float64)
+    if dtype.is_numeric():
+        found = series.cast(pl.Float64).is_in(figures.implode())
+    else:
+        text = series.cast(pl.String)
+        number = _number_text(text, file).cast(pl.Float64, strict=False)
+        found = text.str.strip_chars().is_in(codes) | number.is_in(figures.implode()).fill_null(value=False)
+    return pl.select(pl.when(found).then(None).otherwise(series).alias(series.name).cast(dtype)).to_series()
 
 
 def numbers(series: pl.Series, file: DataFile) -> pl.Series:
@@ -50,12 +68,14 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
         number = text.cast(pl.Float64, strict=False)
         bad = number.null_count() - text.null_count()
         if bad:
-            raise SurveyError("data", column, f"{of_records(bad, len(series))} not a number", "correct them")
+            remedy = "correct them, or list the codes for missing answers in survey.missing"
+            raise SurveyError("data", column, f"{of_records(bad, len(series))} not a number", remedy)
     elif series.dtype.is_numeric():
         number = series.cast(pl.Float64)
     else:
         raise SurveyError("data", column, "is not numeric", "name a numeric column for this role")
-    _require_complete(number.fill_nan(None) if number.is_nan().any() else number)
+    missing = number.null_count() + int(number.is_nan().sum())
+    refuse_missing(series.name, missing, len(number), f"impute them beforehand; {UNANSWERED}")
     extreme = int(((number > LARGEST_MAGNITUDE) | (number < -LARGEST_MAGNITUDE)).sum())
     if extreme:
         raise SurveyError(
@@ -81,6 +101,17 @@ def guess_numbers(series: pl.Series, file: DataFile) -> pl.Series:
         if number.null_count() == text.null_count():
             return number
     return series
+
+
+def comparable(series: pl.Series, file: DataFile) -> pl.Series:
+    """A column as a condition sees it: text trimmed, or numbers where all of it is; nothing and NaN are missing."""
+    series = guess_numbers(series, file)
+    if series.dtype.is_float():
+        return series.fill_nan(None)
+    if series.dtype != pl.String:
+        return series
+    text = series.str.strip_chars()
+    return text.set(text == "", None)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Draft: a commented spec made from a data file, with every role guessed that the file gives away.
 
-A guess looks at the column's name, type and number of distinct values in the first records. No value from the data
-goes into the draft.
+A guess looks at the column's name (`names.py`), type and number of distinct values in the first records. No value from
+the data goes into the draft. A weight, an identifier or a sampling unit is never proposed as outcome or public column,
+and no filter is: which records take part is for somebody to decide who knows what is public.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +18,16 @@ import polars as pl
 from svysynth.columns import guess_numbers
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import DataFile, file_error
+from svysynth.names import KNOWN, Role, is_called, is_known, rank, replicate_weights
 
 RECORDS_LOOKED_AT = 10_000
 COLUMNS_LOOKED_AT = 500
 MOST_CATEGORIES = 50
 PUBLIC_COLUMNS = 2
-
-NAMES = {
-    "weight": r"weight|w(gh?)?ts?(\d*|fin(al)?|surv\w*)($|[_. ])|(^|[_. ])w$",
-    "strata": r"strat(a|um)?",
-    "cluster": r"(^|[_. ])(psu|clusters?|ea|segment)($|[_. ]|id)",
-    "fpc": r"(^|[_. ])fpc",
-    "outcome": r"salar|income|wage|earn|pay|expend|spend|revenue|turnover|sales|cost|amount|value|hours|outcome|^y$",
-    "identifier": r"(^|[_. ])(id|key|uuid|refid|caseid|serial|seq\w*|record)($|[_. ]|no|num)",
-}
+FEWEST_SERIAL = 50
+"""In fewer records, measurements in whole numbers may well be all different."""
+NEVER: tuple[Role, ...] = ("weight", "strata", "cluster", "fpc", "identifier", "code")
+"""Roles whose columns are no outcomes."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,11 @@ class _Column:
     numeric: bool
     distinct: int
     smallest: float | None
+    serial: bool
+    """Whether it numbers the records: whole numbers, each once."""
 
-    def called(self, role: str) -> bool:
-        return re.search(NAMES[role], self.name, re.IGNORECASE) is not None
+    def called(self, *roles: Role) -> bool:
+        return is_called(self.name, *roles)
 
     @property
     def categorical(self) -> bool:
@@ -69,21 +67,21 @@ def draft_spec(data: str | Path, folder: str | Path = ".") -> Draft:
         raise file_error(Path(data), "has a name that is not Unicode", "rename it") from None
     file = open_data(data)
     columns = _profile(file)
-    weight = _first(columns, lambda column: column.called("weight") and column.positive)
-    strata = _first(columns, lambda column: column.called("strata") and column != weight)
-    cluster = _first(columns, lambda column: column.called("cluster") and column not in (weight, strata))
-    fpc = _first(columns, lambda column: column.called("fpc") and column.positive)
-    taken = [column for column in (weight, strata, cluster, fpc) if column]
-    outcome = _outcome([column for column in columns if column not in taken])
-    public = [column for column in columns if column.categorical and column not in (*taken, outcome)]
+    weight = _chosen(columns, "weight", lambda column: column.positive)
+    strata = _chosen(columns, "strata", lambda column: column != weight)
+    cluster = _chosen(columns, "cluster", lambda column: column not in (weight, strata))
+    fpc = _chosen(columns, "fpc", lambda column: column.positive)
+    outcome = _outcome([column for column in columns if column not in (weight, strata, cluster, fpc)])
+    public = [column for column in columns if _can_be_public(column) and column != outcome]
     if strata and strata.categorical:
-        public = [strata, *public]
+        public = [strata, *(column for column in public if column != strata)]
     return _write(file, Path(folder), outcome, weight, strata, cluster, fpc, public)
 
 
 def _profile(file: DataFile) -> list[_Column]:
-    named = [name for name in file.columns if name.strip()]
-    likely = [name for name in named if any(re.search(p, name, re.IGNORECASE) for p in NAMES.values())]
+    replicates = replicate_weights(file.columns)
+    named = [name for name in file.columns if name.strip() and name not in replicates]
+    likely = [name for name in named if is_called(name, *KNOWN)]
     chosen = set([*likely, *named][:COLUMNS_LOOKED_AT])
     head = read_columns(file, [name for name in named if name in chosen], rows=RECORDS_LOOKED_AT)
     return [_look(guess_numbers(head[name], file)) for name in head.columns]
@@ -93,20 +91,29 @@ def _look(series: pl.Series) -> _Column:
     numeric = series.dtype.is_numeric()
     smallest = series.min() if numeric else None
     distinct = 0 if series.dtype.is_nested() else series.drop_nulls().n_unique()
-    return _Column(series.name, numeric, distinct, float(smallest) if isinstance(smallest, int | float) else None)
+    serial = numeric and distinct == len(series) >= FEWEST_SERIAL and bool((series == series.round()).all())
+    low = float(smallest) if isinstance(smallest, int | float) else None
+    return _Column(series.name, numeric, distinct, low, serial)
 
 
-def _first(columns: list[_Column], wanted: Callable[[_Column], bool]) -> _Column | None:
-    return next((column for column in columns if wanted(column)), None)
+def _chosen(columns: list[_Column], role: Role, fits: Callable[[_Column], bool]) -> _Column | None:
+    """The column for a role: a name that a well-known file gives it before any other, else the first that fits."""
+    found = [column for column in columns if column.called(role) and fits(column)]
+    return min(found, key=lambda column: rank(column.name, role), default=None)
 
 
 def _outcome(columns: list[_Column]) -> _Column | None:
     """A column called like an amount, else the numeric column with the most distinct values."""
-    numeric = [column for column in columns if column.numeric and column.distinct > 2]
-    named = [column for column in numeric if column.called("outcome")]
-    measured = [column for column in numeric if not column.called("identifier")]
+    numeric = [column for column in columns if column.numeric and column.distinct > 2 and not column.serial]
+    measured = [column for column in numeric if not column.called(*NEVER)]
+    known = _chosen(measured, "outcome", lambda column: is_known(column.name, "outcome"))
+    named = [column for column in measured if column.called("outcome")]
     ranked = sorted(named or measured, key=lambda column: -column.distinct)
-    return ranked[0] if ranked else None
+    return known or (ranked[0] if ranked else None)
+
+
+def _can_be_public(column: _Column) -> bool:
+    return column.categorical and not column.called("weight", "cluster", "fpc", "identifier")
 
 
 def _write(
@@ -127,7 +134,7 @@ def _write(
         "[survey]",
         f"data = {_quote(_relative(file.path, folder))}",
         _setting("outcome", outcome, "the numeric variable that the tables are about"),
-        _comment('transform = "log"', "identity for an outcome that can be zero or negative"),
+        _transform(outcome),
         _setting("weight", weight, "the column of sampling weights"),
         _setting("strata", strata, "the column of sampling strata, if any"),
         _setting("cluster", cluster, "the column of primary sampling units, if any"),
@@ -135,11 +142,13 @@ def _write(
         f"public = {_list(chosen)}" if chosen else _comment('# public = ["…"]', "at least one column of categories"),
         *([f"# further candidates: {_list(others)}"] if others else []),
         _comment("# population_total = …", "a published figure; released weights are scaled to it"),
-        _comment(_where(outcome), "which records take part: a SQL condition"),
+        _comment('# where = "age_group = 40"', "which records take part: a SQL condition on public columns"),
+        _comment('# universe = ["age_group"]', "further columns it may name, where who belongs is public"),
+        _comment('# missing = ["N", "9999998"]', "codes that stand for a missing answer"),
         "",
         "[privacy]",
         _comment('mechanism = "fbs"', "fbs | fbp | laplace"),
-        _comment('guarantee = "asymptotic"', "this is not differential privacy: docs/privacy.md; laplace: global"),
+        _comment('guarantee = "asymptotic"', "this is not differential privacy: see docs/privacy.md"),
         "epsilon = 10.8",
         "datasets = 3",
         _comment('# budget = "…"', "the population's name in the ledger; a release needs it"),
@@ -162,12 +171,10 @@ def _comment(setting: str, meaning: str) -> str:
     return f"{setting:34} # {meaning}"
 
 
-def _where(outcome: _Column | None) -> str:
-    """A condition that leaves out outcomes without a logarithm, where there are any."""
-    if outcome is None or outcome.smallest is None or outcome.smallest > 0:
-        return '# where = "age_group = 40"'
-    name = outcome.name.replace('"', '""')
-    return "where = " + _quote(f'"{name}" > 0')
+def _transform(outcome: _Column | None) -> str:
+    if outcome is None or outcome.positive:
+        return _comment('transform = "log"', "identity for an outcome that can be zero or negative")
+    return _comment('transform = "identity"', "not log: there are outcomes that have no logarithm")
 
 
 def _relative(data: Path, folder: Path) -> str:

@@ -36,6 +36,8 @@ class Guarantee(BaseModel):
     confidential: tuple[str, ...]
     public: tuple[str, ...]
     """Columns that are published as they are, with the number of records in each of their cells."""
+    universe: str | None = None
+    """The condition that says which records take part; who meets it is taken as public. None where all do."""
     transform: str
     """The scale of the outcome on which densities, and so ε, are taken."""
     units: str
@@ -49,6 +51,8 @@ class Guarantee(BaseModel):
         """The promise for someone who uses the data."""
         secret, shown = " and ".join(self.confidential), ", ".join(self.public)
         given = f"Published as they are: {shown}, and how many records there are of each kind."
+        if self.universe:
+            given += f" Who belongs to the universe ({' '.join(self.universe.split())}) is taken as public."
         if self.kind == "none":
             return (
                 "Nothing is promised: the noise was scaled by the confidential data themselves.",
@@ -85,6 +89,7 @@ def asymptotic(
     public: tuple[str, ...],
     transform: str,
     draws: int,
+    universe: str | None = None,
 ) -> Guarantee:
     """The paper's: ε = 2·Δ_α·m for a respondent blanked out, and twice that for one changed."""
     return Guarantee(
@@ -96,6 +101,7 @@ def asymptotic(
         datasets=datasets,
         confidential=confidential,
         public=public,
+        universe=universe,
         transform=transform,
         units="weights scaled to mean 1",
         sampler="Hamiltonian Monte Carlo (approximate)",
@@ -112,6 +118,7 @@ def censored(
     confidential: tuple[str, ...],
     public: tuple[str, ...],
     transform: str,
+    universe: str | None = None,
 ) -> Guarantee:
     """Clipped log densities: ε = m(high − low) for a respondent blanked out, and twice that for one changed."""
     return Guarantee(
@@ -124,13 +131,16 @@ def censored(
         datasets=datasets,
         confidential=confidential,
         public=public,
+        universe=universe,
         transform=transform,
         units="clamped to public bounds, weights scaled by the public population total",
         sampler="Hamiltonian Monte Carlo (approximate)",
     )
 
 
-def additive(epsilon: float, *, confidential: tuple[str, ...], public: tuple[str, ...]) -> Guarantee:
+def additive(
+    epsilon: float, *, confidential: tuple[str, ...], public: tuple[str, ...], universe: str | None = None
+) -> Guarantee:
     """Noise with public bounds: ε for a respondent changed in any way, of which blanking out is one."""
     return Guarantee(
         kind="global",
@@ -141,6 +151,7 @@ def additive(epsilon: float, *, confidential: tuple[str, ...], public: tuple[str
         datasets=0,
         confidential=confidential,
         public=public,
+        universe=universe,
         transform="identity",
         units="as in the file, clamped to public bounds",
     )

@@ -23,19 +23,19 @@ from svysynth.files import open_data
 from svysynth.formats.base import CodeLabels, DataFile
 from svysynth.formats.parquet import count_rows, read_rows
 from svysynth.groups import Floats, Integers, group_ids
-from svysynth.spec import SurveySpec
+from svysynth.spec import Spec, SurveySpec
 from svysynth.store import Column, Derived, Stored, look_up
 from svysynth.survey import (
     Groups,
     Survey,
     check_ranges,
-    condition_columns,
     declared_columns,
-    keep_rows,
-    parse_condition,
+    needed_columns,
+    records_that_take_part,
     require_columns,
     require_records,
 )
+from svysynth.universe import condition_columns, parse_condition
 
 MOST_IN_MEMORY = 2_000_000
 """Records of a survey that is read as a whole."""
@@ -122,6 +122,32 @@ def _sums(group: Integers, groups: int, count: Integers) -> Integers:
     return np.bincount(group, count, minlength=groups).astype(np.int64)
 
 
+def undivided_setting(spec: Spec) -> str | None:
+    """The setting for which a release needs all records at once, if there is one; else it is put together from parts.
+
+    Noisy and clipped sums, public weights, replicates, clusters and finite population corrections are not made from
+    parts.
+    """
+    privacy = spec.privacy
+    if privacy is not None and privacy.mechanism not in ("fbs", "fbp"):
+        return "privacy.mechanism"
+    if privacy is not None and privacy.censored:
+        return "privacy.guarantee"
+    if spec.survey.weight_public:
+        return "survey.weight_public"
+    if spec.estimation.variance != "taylor":
+        return "estimation.variance"
+    return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
+
+
+def refuse_other_machines(spec: Spec) -> None:
+    """Stop where an engine of several processes is asked for and could not be used."""
+    setting = undivided_setting(spec)
+    if setting is not None:
+        problem = f"'dask' cannot be used with this '{setting}', for which all records are read at once"
+        raise SurveyError("spec", "--engine", problem, "use --engine local")
+
+
 def is_large(spec: SurveySpec) -> bool:
     """Whether a survey is worked on from disk: Parquet with very many rows."""
     file = open_data(spec.data)
@@ -144,8 +170,8 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> LargeSurvey:
 
 def read_large(spec: SurveySpec, folder: Path, engine: Engine) -> LargeSurvey:
     """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers."""
-    file, condition = open_data(spec.data), parse_condition(spec.where)
-    require_columns([*declared_columns(spec), *condition_columns(condition)], file.columns)
+    file = open_data(spec.data)
+    require_columns(needed_columns(spec), file.columns)
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_FRAME)
     found = list(engine.map(_Combinations(file, spec), parts))
     kept = [int(part["records"].sum()) for part in found]
@@ -206,9 +232,8 @@ class _Numbers:
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
     """Some columns of those rows that the spec's condition keeps."""
-    condition = parse_condition(spec.where)
-    frame = read_rows(file, list(dict.fromkeys([*names, *condition_columns(condition)])), rows)
-    return frame if condition is None else keep_rows(frame, condition, file)
+    condition = condition_columns(parse_condition(spec.where))
+    return records_that_take_part(read_rows(file, list(dict.fromkeys([*names, *condition])), rows), spec, file)
 
 
 def _number_groups(

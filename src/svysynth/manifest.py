@@ -47,6 +47,10 @@ class SurveyFacts(_Part):
     """Whether the weights are declared public, and kept as they are."""
     strata: str | None
     public: tuple[str, ...]
+    where: str | None
+    """The condition that says which records take part; None where all do."""
+    universe: tuple[str, ...]
+    """Columns that it may look at besides those that are published."""
     levels: dict[str, tuple[str, ...]]
     population_total: float | None
     records: int
@@ -154,6 +158,8 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             weight_public=spec.survey.weight_public,
             strata=spec.survey.strata,
             public=spec.survey.public,
+            where=spec.survey.where,
+            universe=spec.survey.universe,
             levels={column: tuple(labels) for column, labels in release.levels.items()},
             population_total=spec.survey.population_total,
             records=release.records,

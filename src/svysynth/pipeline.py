@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -27,7 +28,7 @@ from svysynth.files import in_hiding
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
-from svysynth.large import is_large, read_large, store_survey
+from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting
 from svysynth.ledger import Charge, charge, millionths, show
 from svysynth.models.base import Model, Parameters, make_records
 from svysynth.models.fbp import FBP
@@ -41,6 +42,7 @@ from svysynth.suitability import Examined, examine, find_public, judge_calibrati
 from svysynth.survey import Survey, survey_from_file
 from svysynth.synthesis import released_draws, synthesize_draws
 from svysynth.tables import tabulate_all
+from svysynth.universe import refuse_private_filter
 from svysynth.unweighting import Undone, public_part, undo_weights
 from svysynth.verdict import ReleaseVerdict, beside, judge_release
 
@@ -128,6 +130,8 @@ def release(
     What is made with streams that are not fresh is stamped NOT FOR RELEASE. A survey that is too large for memory, or
     that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
     """
+    if engine.remote:
+        refuse_other_machines(spec)
     privacy, budget = _ready(spec, folder)
     if privacy.censored and streams.fresh:
         raise _withdrawn(privacy)
@@ -140,18 +144,12 @@ def release(
         finished.append(found)
         judged(verdict)
 
-    if _can_be_cut(spec, privacy) and (engine.remote or is_large(spec.survey)):
+    if undivided_setting(spec) is None and (engine.remote or is_large(spec.survey)):
         folder.parent.mkdir(parents=True, exist_ok=True)
         in_hiding(folder.parent, run)
     else:
         run(None)
     return finished[0]
-
-
-def _can_be_cut(spec: Spec, privacy: PrivacySpec) -> bool:
-    """Whether all that a release needs can be put together from parts: not clusters, public weights or replicates."""
-    sums = privacy.mechanism in ("fbs", "fbp") and not (privacy.censored or spec.survey.weight_public)
-    return sums and spec.estimation.variance == "taylor" and not (spec.survey.cluster or spec.survey.fpc)
 
 
 def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
@@ -237,7 +235,7 @@ def _noisy_tables(
     assert privacy.bounds is not None
     tables, estimation = spec.requested_tables, spec.estimation
     check_additive(survey, tables, privacy.epsilon, privacy.bounds, estimation)
-    guarantee = additive(privacy.epsilon, **_roles(survey))
+    guarantee = additive(privacy.epsilon, **_roles(survey, spec.survey))
     paid = pay(guarantee)
     noisy = additive_tables(survey, tables, privacy.epsilon, privacy.bounds, estimation=estimation)
     return _Made(guarantee, paid, Synthetic(()), noisy.tables, (noisy.budget, *noisy.notes))
@@ -256,7 +254,7 @@ def _pseudo_posterior_surveys(
         privacy.datasets,
         transform=survey.transform,
         draws=privacy.draws,
-        **_roles(survey),
+        **_roles(survey, spec.survey),
     )
     paid = pay(guarantee)
     undone = None
@@ -294,7 +292,7 @@ def _censored_surveys(
         privacy.datasets,
         limits,
         transform=survey.transform,
-        **_roles(survey),
+        **_roles(survey, spec.survey),
     )
     paid = pay(guarantee)
     draws = [{name: value[number] for name, value in found.draws.items()} for number in range(privacy.datasets)]
@@ -310,8 +308,8 @@ def _censored_surveys(
     return _Made(guarantee, paid, synthetic, tables, notes, censored=found)
 
 
-def _roles(survey: Survey) -> dict[str, tuple[str, ...]]:
-    return {"confidential": survey.confidential, "public": survey.published}
+def _roles(survey: Survey, spec: SurveySpec) -> dict[str, Any]:
+    return {"confidential": survey.confidential, "public": survey.published, "universe": spec.where}
 
 
 def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
@@ -322,6 +320,7 @@ def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
     if privacy.mechanism == "laplace-paper":
         problem = "'laplace-paper' is a comparison without a guarantee and cannot be released"
         raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
+    refuse_private_filter(spec.survey)
     _refuse_folder(folder)
     refuse(find_public(spec))
     if privacy.budget is None:

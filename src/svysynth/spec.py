@@ -78,6 +78,8 @@ class SurveySpec(_Section):
     public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
     population_total: Positive | None = None
     where: Name | None = None
+    universe: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    missing: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     labels: dict[Name, dict[Name, Name]] = {}
 
     @model_validator(mode="after")
@@ -88,7 +90,7 @@ class SurveySpec(_Section):
                 raise _clash(f"'public' names '{column}', which is a column of every table: rename it in the data")
         confidential = [self.outcome, self.weight, *([self.fpc] if self.fpc else [])]
         _no_repeats(confidential, "outcome, weight and fpc")
-        for role in ("public", "strata", "cluster"):
+        for role in ("public", "strata", "cluster", "universe"):
             columns = getattr(self, role)
             if set(confidential) & set([columns] if isinstance(columns, str) else columns or ()):
                 raise _clash(f"'{role}' names a column that is also the outcome, the weight or the fpc")
@@ -98,6 +100,8 @@ class SurveySpec(_Section):
             if column not in self.public:
                 raise _clash(f"'labels.{column}' is not one of the public columns")
             _no_repeats(labels.values(), f"labels.{column}")
+            if set(labels) & set(self.missing):
+                raise _clash(f"'labels.{column}' has a label for a code that 'missing' lists")
         return self
 
 

@@ -7,7 +7,6 @@ columns, the strata and the number of records in each cell are public. Building 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,25 +16,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from svysynth.columns import LARGEST_MAGNITUDE, categories, guess_numbers, keys, numbers
+from svysynth.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, numbers, without_codes
 from svysynth.design import Design, DesignIndex, index_design
 from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, did_you_mean, of_records
 from svysynth.files import open_data, read_columns
-from svysynth.formats.base import CodeLabels, DataFile, quiet
+from svysynth.formats.base import CodeLabels, DataFile
 from svysynth.groups import Floats, Integers, group_ids, smallest_integer
 from svysynth.spec import SurveySpec, Transform, validate_spec
 from svysynth.store import Column
-
-MOST_CONDITION_TERMS = 1000
-CONDITION_WORDS = {
-    *("and", "or", "not", "in", "between", "like", "ilike", "when", "then", "else", "case", "is", "any", "all"),
-    *("abs", "ceil", "floor", "round", "sign", "mod", "sqrt", "ln", "log", "log10", "exp", "pow", "power"),
-    *("cast", "try_cast", "coalesce", "nullif", "if", "ifnull", "greatest", "least"),
-    *("lower", "upper", "trim", "ltrim", "rtrim", "length", "left", "right", "substr", "starts_with", "ends_with"),
-    *("min", "max", "avg", "sum", "count", "median", "quantile_cont"),
-}
-"""What may stand before a bracket in a condition: operators, and functions whose cost is bounded by the data's."""
+from svysynth.universe import condition_columns, keep_rows, parse_condition
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +168,8 @@ def read_survey(
     population_total: float | None = None,
     weight_public: bool = False,
     where: str | None = None,
+    universe: Sequence[str] = (),
+    missing: Sequence[str] = (),
     labels: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Survey:
     """Read a survey from a file or a polars frame; the arguments are the keys of the spec's `[survey]`."""
@@ -193,6 +185,8 @@ def read_survey(
         "population_total": population_total,
         "weight_public": weight_public,
         "where": where,
+        "universe": tuple(universe),
+        "missing": tuple(missing),
         "labels": {column: dict(codes) for column, codes in (labels or {}).items()},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
@@ -202,24 +196,22 @@ def read_survey(
 def survey_from_file(spec: SurveySpec) -> Survey:
     """Read the survey that a spec describes."""
     file = open_data(spec.data)
-    condition = parse_condition(spec.where)
-    needed = [*declared_columns(spec), *condition_columns(condition)]
+    needed = needed_columns(spec)
     require_columns(needed, file.columns)
-    return _build(read_columns(file, needed), spec, condition, file)
+    return _build(read_columns(file, needed), spec, file)
 
 
 def survey_from_frame(frame: pl.DataFrame, spec: SurveySpec) -> Survey:
     """Make a survey of a frame that is already in memory."""
-    condition = parse_condition(spec.where)
-    require_columns([*declared_columns(spec), *condition_columns(condition)], frame.columns)
-    return _build(frame, spec, condition, DataFile(Path("frame"), "frame", tuple(frame.columns)))
+    needed = needed_columns(spec)
+    require_columns(needed, frame.columns)
+    return _build(frame.select(needed), spec, DataFile(Path("frame"), "frame", tuple(frame.columns)))
 
 
-def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, file: DataFile) -> Survey:
+def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:
     require_records(frame, "the data", "export the file again")
-    if condition is not None:
-        frame = keep_rows(frame, condition, file)
-        require_records(frame, "survey.where", "loosen the condition")
+    frame = records_that_take_part(frame, spec, file)
+    require_records(frame, "survey.where", "loosen the condition")
     raw = {name: frame[name] for name in declared_columns(spec)}
     del frame  # each raw column can go as soon as it has been converted
     columns, codes = {}, {}
@@ -246,59 +238,6 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, fil
     return survey
 
 
-# --- the row filter ---
-
-
-def parse_condition(where: str | None) -> pl.Expr | None:
-    """The row filter of a spec as an expression, or a refusal."""
-    if where is None:
-        return None
-    remedy = "write it like: age_group = 40 and salary > 0"
-    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "''", where)
-    called = {name.lower() for name in re.findall(r"(\w+)\s*\(", unquoted)}
-    if called - CONDITION_WORDS:
-        raise _bad_condition("calls a function that conditions may not use", remedy)
-    try:
-        with quiet():
-            condition = pl.sql_expr(where)
-            columns = condition.meta.root_names()
-            is_named = not condition.meta.eq(condition.meta.undo_aliases())
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, RecursionError):
-        raise _bad_condition("is not a SQL condition", remedy) from None
-    if is_named or len(columns) > MOST_CONDITION_TERMS:
-        raise _bad_condition("has words after the condition, or too many of them", remedy)
-    return condition
-
-
-def condition_columns(condition: pl.Expr | None) -> list[str]:
-    """The columns that a row filter looks at."""
-    return [] if condition is None else condition.meta.root_names()
-
-
-def keep_rows(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.DataFrame:
-    """The records for which the condition is true; unknown counts as false, as in SQL."""
-    typed = frame.with_columns(
-        guess_numbers(frame[column], file) for column in dict.fromkeys(condition_columns(condition))
-    )
-    problem = "does not fit the columns it names"
-    remedy = "compare numbers with numbers and text with text in 'quotes'"
-    try:
-        with quiet():
-            mask = typed.select(condition.alias("keep"))["keep"]
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        raise _bad_condition(problem, remedy) from None
-    if mask.dtype != pl.Boolean or len(mask) not in (1, frame.height):
-        raise _bad_condition(problem, remedy)
-    mask = mask.fill_null(value=False)
-    if len(mask) == frame.height:
-        return frame.filter(mask)
-    return frame if mask.item() else frame.clear()
-
-
-def _bad_condition(problem: str, remedy: str) -> SurveyError:
-    return SurveyError("spec", "survey.where", problem, remedy)
-
-
 # --- columns by role ---
 
 
@@ -306,6 +245,19 @@ def declared_columns(spec: SurveySpec) -> list[str]:
     """The columns that have a role."""
     optional = [column for column in (spec.strata, spec.cluster, spec.fpc) if column]
     return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
+
+
+def needed_columns(spec: SurveySpec) -> list[str]:
+    """The columns that have a role, and those that the row filter looks at."""
+    return list(dict.fromkeys([*declared_columns(spec), *condition_columns(parse_condition(spec.where))]))
+
+
+def records_that_take_part(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> pl.DataFrame:
+    """The records that the row filter keeps, with the declared codes for missing answers as missing."""
+    if spec.missing:
+        frame = frame.with_columns(without_codes(column, spec.missing, file) for column in frame.iter_columns())
+    condition = parse_condition(spec.where)
+    return frame if condition is None else keep_rows(frame, condition, file)
 
 
 def require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
@@ -336,7 +288,7 @@ def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
             "data",
             f"column '{spec.weight}'",
             f"{of_records(bad, len(weight))} not positive, as a weight must be",
-            "correct them, or leave such records out with survey.where",
+            f"correct them; {UNANSWERED}",
         )
     bad = int((weight < 1 / LARGEST_MAGNITUDE).sum())
     if bad:
@@ -352,5 +304,5 @@ def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
             "data",
             f"column '{spec.outcome}'",
             f"{of_records(bad, len(outcome))} not positive, and have no logarithm",
-            "leave such records out with survey.where, or set survey.transform to 'identity'",
+            f"set survey.transform to 'identity'; {UNANSWERED}",
         )

@@ -36,6 +36,7 @@ from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded, s
 from svysynth.spec import Spec
 from svysynth.survey import Survey
 from svysynth.synthesis import SMOOTHED, UNSMOOTHED
+from svysynth.universe import refuse_private_filter
 
 AGREEMENT = 1e-8
 """What is added up again may differ by this fraction: rounded numbers, and floats that depend on the machine."""
@@ -117,6 +118,18 @@ def _check_promise(manifest: Manifest) -> None:
         or set(manifest.files) != {*names, *OTHERS}
     ):
         raise _wrong("has a manifest that contradicts itself")
+    _check_universe(manifest)
+
+
+def _check_universe(manifest: Manifest) -> None:
+    """The row filter may look at nothing but what the manifest calls public."""
+    filtered = {"where": manifest.survey.where, "universe": manifest.survey.universe}
+    try:
+        refuse_private_filter(manifest.spec().survey.model_copy(update=filtered))
+    except ValidationError:
+        raise _wrong("has a manifest that contradicts itself") from None
+    except SurveyError:
+        raise _wrong("has a manifest whose universe is not public") from None
 
 
 def _promise(manifest: Manifest) -> Guarantee:
@@ -126,7 +139,7 @@ def _promise(manifest: Manifest) -> Guarantee:
     others = (survey.strata, survey.weight if survey.weight_public else None)
     public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))
     if privacy.mechanism == "laplace":
-        return additive(privacy.epsilon, confidential=confidential, public=public)
+        return additive(privacy.epsilon, confidential=confidential, public=public, universe=survey.where)
     if privacy.guarantee == "global":
         if privacy.public_constants is None or privacy.bounds is None:
             raise _wrong("has a manifest without the public constants of its guarantee")
@@ -139,6 +152,7 @@ def _promise(manifest: Manifest) -> Guarantee:
             confidential=confidential,
             public=public,
             transform=survey.transform,
+            universe=survey.where,
         )
     return asymptotic(
         privacy.mechanism,
@@ -148,6 +162,7 @@ def _promise(manifest: Manifest) -> Guarantee:
         public=public,
         transform=survey.transform,
         draws=privacy.draws or 0,
+        universe=survey.where,
     )
 
 

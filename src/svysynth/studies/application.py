@@ -76,7 +76,9 @@ def standin_in_layout() -> pl.DataFrame:
 
 @cache
 def _survey(data: Path | None) -> Survey:
+    """The group with a salary: the paper's comparison with the confidential tables is for internal use."""
     spec = layout_spec().survey
+    spec = spec.model_copy(update={"where": f"{spec.where} and cast({spec.outcome} as double) > 0"})
     if data is None:
         return survey_from_frame(standin_in_layout(), spec)
     return survey_from_file(spec.model_copy(update={"data": data}))
