@@ -141,11 +141,8 @@ def laplace_scale(sensitivity: int, epsilon: Fraction) -> float:
 
 def laplace_measurement(scale: float) -> Any:
     """OpenDP's measurement: integers, L1 distance, discrete Laplace noise."""
-    try:
-        import opendp.prelude as dp
-    except ImportError:
-        place, remedy = "privacy.mechanism", "run pip install 'svysynth[opendp]'"
-        raise SurveyError("spec", place, "'laplace' needs the extra `opendp`", remedy) from None
+    import opendp.prelude as dp
+
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     return dp.m.make_laplace(*space, scale=scale)

@@ -137,6 +137,8 @@ def _present_levels(levels: tuple[str, ...], position: Integers) -> pl.Series:
 
 def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str, ...]]:
     import formulaic
+    import pandas as pd
+    from formulaic.errors import FormulaicError
 
     # formulaic sees the columns by number: a column's name may be anything
     plain = {name: f"c{number}" for number, name in enumerate(frame.columns)}
@@ -144,9 +146,11 @@ def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str
         formula = formula.replace(f"`{name}`", plain[name])
         if name.isidentifier():
             formula = _replace_word(formula, name, plain[name])
+    # formulaic works on pandas; polars' own conversion would need pyarrow, which is not a dependency
+    columns = {plain[name]: _pandas_categories(frame[name]) for name in frame.columns}
     try:
-        matrix = formulaic.model_matrix(formula, frame.rename(plain).to_pandas(), na_action="raise")
-    except Exception:  # formulaic raises many kinds for a wrong formula
+        matrix = formulaic.model_matrix(formula, pd.DataFrame(columns), na_action="raise")
+    except (FormulaicError, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError):
         remedy = "write it like: field * gender, with public columns only"
         raise SurveyError("spec", "model.formula", "is not a formula of the public columns", remedy) from None
     x = np.asarray(matrix, dtype=np.float64)
@@ -156,6 +160,13 @@ def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str
         )
     names = {short: name for name, short in plain.items()}
     return x, tuple(_restore(str(term), names) for term in matrix.columns)
+
+
+def _pandas_categories(series: pl.Series) -> Any:
+    import pandas as pd
+
+    assert isinstance(series.dtype, pl.Enum)
+    return pd.Categorical.from_codes(series.to_physical().to_numpy(), list(series.dtype.categories))
 
 
 def _replace_word(text: str, word: str, by: str) -> str:
