@@ -18,6 +18,7 @@ from scipy.special import ndtri, stdtrit
 
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats, group_sums
+from svysynth.outline import outlined
 from svysynth.replicates import make_replicates
 from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
 from svysynth.store import Column, derive, look_up
@@ -32,6 +33,7 @@ whose weights are then rounded."""
 Rules = Literal["weighted", "population"]
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Synthetic:
     """m synthetic surveys, and the rules by which tables are made from them."""
@@ -89,6 +91,7 @@ def _with_cell_weights(survey: Survey) -> Survey:
     return survey.with_weights(derive(partial(look_up, table=weight / count), cell))
 
 
+@outlined
 @dataclass(frozen=True)
 class _CellSums:
     """Σw and the number of records in every cell, of a block."""
@@ -103,6 +106,7 @@ class _CellSums:
         return np.stack([group_sums(cell, self.cells, self.weight[piece]), count.astype(float)])
 
 
+@outlined
 class Combined(NamedTuple):
     """Estimates over m data sets, with standard error, degrees of freedom and interval."""
 

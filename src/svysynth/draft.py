@@ -18,6 +18,7 @@ import polars as pl
 from svysynth.columns import guess_numbers
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import DataFile, file_error
+from svysynth.outline import outlined
 
 RECORDS_LOOKED_AT = 10_000
 COLUMNS_LOOKED_AT = 500
@@ -34,6 +35,7 @@ NAMES = {
 }
 
 
+@outlined
 @dataclass(frozen=True)
 class _Column:
     name: str

@@ -31,6 +31,7 @@ from scipy.optimize import minimize_scalar
 
 from svysynth.errors import SurveyError
 from svysynth.groups import CHUNK, Floats, Integers
+from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Statistic
 from svysynth.streams import Streams
 from svysynth.survey import Survey
@@ -116,6 +117,7 @@ class OpenDPNoise:
         return np.array(measurement(values.astype(np.int64)), np.int64)
 
 
+@outlined
 @dataclass(frozen=True)
 class StudyNoise:
     """The same distribution from a named stream, for tests and studies; never for release, as seeds can be found."""

@@ -32,6 +32,7 @@ from svysynth.ledger import Charge, charge, millionths, show
 from svysynth.models.base import Model, Parameters, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.outline import outlined
 from svysynth.publish import publish
 from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
 from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec, SurveySpec
@@ -44,6 +45,7 @@ from svysynth.unweighting import Undone, public_part, undo_weights
 Progress = Callable[[str], None]
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Calibrated:
     """A survey's model, calibrated to ε: what `synthesize` draws from."""
@@ -168,6 +170,7 @@ def _release(
     return finished
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Made:
     """What a mechanism made, after it was paid for."""

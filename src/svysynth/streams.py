@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from svysynth.outline import outlined
 
+
+@outlined
 @dataclass(frozen=True)
 class Streams:
     """The source of all randomness of one run.

@@ -24,6 +24,7 @@ from svysynth.errors import SurveyError, did_you_mean, of_records
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import CodeLabels, DataFile, quiet
 from svysynth.groups import Floats, Integers, group_ids, smallest_integer
+from svysynth.outline import outlined
 from svysynth.spec import SurveySpec, Transform, validate_spec
 from svysynth.store import Column
 
@@ -38,6 +39,7 @@ CONDITION_WORDS = {
 """What may stand before a bracket in a condition: operators, and functions whose cost is bounded by the data's."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Groups:
     """The public part of a survey: each combination of public columns and stratum that occurs, and how often."""

@@ -20,6 +20,7 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers
 from svysynth.linearization import DomainSums, estimate, sum_domains, taylor_variance
 from svysynth.moments import Moments, compute_moments
+from svysynth.outline import outlined
 from svysynth.replicates import Replicates, make_replicates
 from svysynth.spec import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.streams import Streams
@@ -95,6 +96,7 @@ def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) 
     return compute_moments(block, cell, survey.weights, survey.outcome_values, cells, survey.engine)
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Linearized:
     """Variances by Taylor linearisation."""
@@ -113,6 +115,7 @@ class _Linearized:
         return self.index.degrees_of_freedom
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Replicated:
     """Variances over replicates, from the sums of every finest cell in every replicate."""

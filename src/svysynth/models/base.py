@@ -22,6 +22,7 @@ from svysynth.engine import LOCAL, Engine, map_blocks
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers, group_sums
 from svysynth.models.whitening import Whitening
+from svysynth.outline import outlined
 from svysynth.store import Column, derive
 from svysynth.survey import Survey
 
@@ -33,6 +34,7 @@ LARGEST_CONDITION = 1e13
 """Of X'AX: beyond it a coefficient has no data."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Records:
     """The records as a model sees them; x is constant within a cell of the public columns."""
@@ -56,6 +58,7 @@ class Records:
         return len(self.t)
 
 
+@outlined
 class LinearStatistics(NamedTuple):
     """All that the weighted records say about a linear-Gaussian model of (t, v) given x.
 
@@ -117,6 +120,7 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
     return Records(t, v, cell, x, terms, survey.engine, survey.scratch)
 
 
+@outlined
 @dataclass(frozen=True)
 class _BlockSum:
     column: Column
@@ -179,6 +183,7 @@ def _restore(term: str, names: dict[str, str]) -> str:
     return term
 
 
+@outlined
 class CellSums(NamedTuple):
     """Σα and the weighted means of (t, v) in every cell, and the scatter about them over all cells."""
 
@@ -187,6 +192,7 @@ class CellSums(NamedTuple):
     scatter: Any
 
 
+@outlined
 @dataclass(frozen=True)
 class _BlockSums:
     """The sums of one block."""

@@ -18,6 +18,7 @@ from svysynth.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS
 from svysynth.engine import block_slices
 from svysynth.groups import Booleans, Floats, Integers
 from svysynth.lipschitz import summarize_bounds
+from svysynth.outline import outlined
 from svysynth.release import Release
 from svysynth.report.page import figure, percent, render
 from svysynth.report.plots import Image, histogram, scatters, statistic_name, violins
@@ -72,6 +73,7 @@ def internal_page(
 # --- bounds and weights ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Plotted:
     """Bounds and weights of all records, or of as many as are enough where there are very many."""
@@ -209,6 +211,7 @@ def _trials(calibration: Calibration) -> Rows:
 # --- utility, cell by cell ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Comparison:
     """A statistic of a table, released beside confidential."""
@@ -283,6 +286,7 @@ def _utility_plot(comparisons: Sequence[_Comparison]) -> Image | None:
 # --- extreme records ---
 
 
+@outlined
 @dataclass(frozen=True)
 class LookAlikes:
     """How often an extreme record has a synthetic record that looks like it."""
@@ -297,6 +301,7 @@ class LookAlikes:
     """The same for the extreme records of the other synthetic files, which are nobody's; None with one file."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Points:
     """The records of a survey ordered by cell: outcome, and the weights an intruder could compare with."""

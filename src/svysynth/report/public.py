@@ -18,6 +18,7 @@ from svysynth.combine import Synthetic, make_synthetic
 from svysynth.formats.csv import guarded
 from svysynth.groups import Floats
 from svysynth.manifest import NOT_FOR_RELEASE
+from svysynth.outline import outlined
 from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
 from svysynth.report.page import figure, r_name, render, render_code
 from svysynth.report.plots import COLOURS, Image, curves, plots_of_table, statistic_name
@@ -217,6 +218,7 @@ def _notes(release: Release) -> list[str]:
 # --- tables and their figures ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _View:
     """A table as the page shows it."""
