@@ -12,7 +12,9 @@ import polars as pl
 import pytest
 
 import svysynth
+from svysynth.calibrated import Calibrated
 from svysynth.calibration import fit_unweighted
+from svysynth.combine import Synthetic
 from svysynth.models.base import linear_statistics
 from svysynth.streams import Streams
 from svysynth.tables import _one_pass
@@ -34,7 +36,7 @@ def classes():
 
 
 def test_every_class_that_holds_data_shows_its_outline():
-    own = {svysynth.Survey.__repr__}
+    own = {kind.__repr__ for kind in (svysynth.Survey, Synthetic, Calibrated)}
     for kind in classes():
         fields = {name: str(kind.__annotations__.get(name, "")) for name in getattr(kind, "__annotations__", {})}
         if any(HOLDS_DATA.search(annotation) for annotation in fields.values()):
@@ -87,7 +89,7 @@ def test_nothing_that_is_made_on_the_way_shows_a_value(survey):
     streams = Streams.seeded(987654321012345)
     calibrated = svysynth.calibrate(svysynth.FBS(), survey, 60.0, 2, streams=streams, draws=400)
     fit = calibrated.calibration.fit
-    synthetic = calibrated.synthesize()
+    synthetic = calibrated.synthesize(correction=False)
     made = [survey, survey.groups, survey.index, calibrated, synthetic, public_part(fit.records)]
     made += [fit_unweighted(svysynth.FBS(), fit.records, streams, 400), linear_statistics(fit.records, fit.alpha)]
     made += [_one_pass(survey, ["field"], 2, by_psu=False)]
@@ -108,3 +110,9 @@ def test_a_fit_and_its_records_show_their_sizes(survey):
     records = svysynth.models.base.make_records(survey)
     assert repr(records).startswith("Records(t: ndarray of 400, v: ndarray of 400, cell: ndarray of 400, x: ")
     assert repr(Streams.seeded(3)) == "Streams(entropy: int, fresh: bool)"
+
+
+def test_a_thing_that_has_not_been_charged_says_so(survey):
+    calibrated = svysynth.calibrate(svysynth.FBS(), survey, 60.0, 2, streams=Streams.seeded(1), draws=400)
+    assert "not charged" in repr(calibrated)
+    assert "not charged" in repr(calibrated.synthesize(correction=False))

@@ -36,7 +36,7 @@ from svysynth.formats.csv import guarded
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import charge, open_budget
 from svysynth.pipeline import calibrate, make_model
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
 from svysynth.report.excel import write_workbook
 from svysynth.report.internal import MOST_POINTS, internal_page, look_alikes
 from svysynth.report.page import policy, source
@@ -121,7 +121,7 @@ def example(mechanism):
     """All that the internal page needs, from a model that was really calibrated."""
     spec = spec_of(mechanism)
     found = calibrate(make_model(spec.privacy, spec.model), sample(), 10.8, 3, draws=400, streams=SEED)
-    synthetic = found.synthesize(MICRODATA_DIGITS)
+    synthetic = found.synthesize(correction=False)
     direct = svysynth.tabulate_all(sample(), spec.requested_tables)
     return release_of(synthetic, spec), sample(), synthetic, direct, found.calibration
 

@@ -24,7 +24,7 @@ from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
 from svysynth.store import Column, derive, look_up
 from svysynth.streams import Streams
 from svysynth.survey import Survey
-from svysynth.tables import RELIABILITY, tabulate_all
+from svysynth.tables import RELIABILITY, make_table, tabulate_all
 
 ROUNDING = 1e-7
 """Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
@@ -33,7 +33,6 @@ whose weights are then rounded."""
 Rules = Literal["weighted", "population"]
 
 
-@outlined
 @dataclass(frozen=True, eq=False)
 class Synthetic:
     """m synthetic surveys, and the rules by which tables are made from them."""
@@ -44,14 +43,18 @@ class Synthetic:
     strata_in_variance: bool = True
     """False for the paper's FBP, whose variances treat the sample as one stratum."""
 
+    def __repr__(self) -> str:
+        size = f" of {len(self.surveys[0]):,} records" if self.surveys else ""
+        return f"{len(self.surveys)} synthetic surveys{size}: not charged to a budget, unless they are a release's"
+
     def tabulate(
         self,
-        by: Sequence[str],
-        statistics: Sequence[Statistic] = ("count", "mean"),
+        by: str | Sequence[str],
+        statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
         estimation: EstimationSpec | None = None,
     ) -> pl.DataFrame:
         """One table with all its margins, combined over the synthetic surveys."""
-        return self.tabulate_all([TableSpec(by=tuple(by), statistics=tuple(statistics))], estimation)
+        return self.tabulate_all([make_table(by, statistics)], estimation)
 
     def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
         """Several tables, combined over the synthetic surveys."""

@@ -15,7 +15,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["spec", "file", "data", "design"]
 
@@ -43,6 +43,12 @@ class SurveyError(Exception):
 def debugging() -> bool:
     """Whether a developer has asked for causes and tracebacks, which may quote confidential values."""
     return bool(os.environ.get("SVYSYNTH_DEBUG"))
+
+
+def require_type(value: object, wanted: Any, place: str, remedy: str) -> None:
+    """Stop where an argument is of another type; the message names the type and shows nothing of the argument."""
+    if not isinstance(value, wanted):
+        raise SurveyError("spec", place, f"is of the type '{type(value).__name__}'", remedy)
 
 
 def is_plain(text: str) -> bool:

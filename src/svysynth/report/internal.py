@@ -19,7 +19,7 @@ from svysynth.engine import block_slices
 from svysynth.groups import Booleans, Floats, Integers
 from svysynth.lipschitz import summarize_bounds
 from svysynth.outline import outlined
-from svysynth.release import Release
+from svysynth.releases import Release
 from svysynth.report.page import figure, percent, render
 from svysynth.report.plots import Image, histogram, scatters, statistic_name, violins
 from svysynth.report.wide import decimals

@@ -19,7 +19,7 @@ from svysynth.formats.csv import guarded
 from svysynth.groups import Floats
 from svysynth.manifest import NOT_FOR_RELEASE
 from svysynth.outline import outlined
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release
 from svysynth.report.page import figure, r_name, render, render_code
 from svysynth.report.plots import COLOURS, Image, curves, plots_of_table, statistic_name
 from svysynth.report.wide import MARKS, WideRow, WideTable, wide_tables
