@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint study bench docs clean
+.PHONY: demo test lint wheel bounds study bench docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up and run the whole job on a generated survey"
-	@echo "make test    set up, lint, check types and run the tests"
+	@echo "make test    set up, lint, check types, try the wheel and run the tests"
 	@echo "make lint    style and types only"
+	@echo "make wheel   build the wheel, install it alone in a fresh environment, and run the demo and the README's Python"
+	@echo "make bounds  the same with the lowest versions that pyproject.toml allows, and some tests"
 	@echo "make study   the slower statistical studies; results go to docs/"
 	@echo "make bench   time and memory against R survey, svy, rstan and NumPyro; the page is docs/benchmarks.md"
 	@echo "make docs    regenerate the pages that are made from the code"
@@ -18,7 +20,7 @@ help:
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svysynth needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[files,numpyro,opendp,dask,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[files,numpyro,dask,dev]'
 	@touch $(READY)
 
 demo: $(READY)
@@ -29,7 +31,13 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+wheel: $(READY)
+	$(BIN)/python tests/wheel_alone.py
+
+bounds: $(READY)
+	$(BIN)/python tests/lower_bounds.py
+
+test: lint wheel
 	$(BIN)/pytest -n auto
 
 study: $(READY)

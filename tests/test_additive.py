@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -123,13 +122,6 @@ def test_noise_too_small_for_its_budget_is_refused(monkeypatch):
     monkeypatch.setattr("svysynth.noise.laplace_scale", lambda moved, epsilon: 0.5 * moved / float(epsilon))
     with pytest.raises(ArithmeticError):
         OpenDPNoise()(np.zeros(1, np.int64), one_use(1))
-
-
-def test_without_opendp_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opendp.prelude", None)
-    for attempt in (additive_tables, check_additive):
-        with pytest.raises(SurveyError, match=r"svysynth\[opendp\]"):
-            attempt(make_survey(), BY_BOTH, 1.0, BOUNDS)
 
 
 # --- sensitivity and composition ---

@@ -21,7 +21,7 @@ from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.joint import JointFBP, Placed
 from svysynth.noise import RESOLUTION
-from svysynth.release import TABLE_DIGITS
+from svysynth.releases import TABLE_DIGITS
 from svysynth.spec import BoundsSpec, TableSpec, load_spec
 from svysynth.streams import Streams
 from svysynth.survey import read_survey

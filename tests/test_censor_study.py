@@ -93,8 +93,7 @@ def asymptotic_fit(model, survey, epsilon, streams, attempt):
 
 
 def asymptotic_tables(fit, corrected):
-    draws = fit.undo_weights().draws if corrected else None
-    return as_array(fit.synthesize(draws=draws).tabulate_all(TABLES))
+    return as_array(fit.synthesize(None, correction=corrected).tabulate_all(TABLES))
 
 
 def censored_fit(model, survey, interval, streams, attempt):

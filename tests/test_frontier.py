@@ -22,6 +22,7 @@ strata = "field"
 public = ["field", "gender"]
 population_total = 100000.0
 [privacy]
+guarantee = "asymptotic"
 epsilon = 10.8
 mechanism = "fbp"
 bounds = { outcome = [0.0, 400000.0], weight = [1.0, 1000.0] }

@@ -468,7 +468,7 @@ SPEC_SETTINGS = {
     "outcome is public": Hostile(spec(public="['salary']"), "public"),
     "weight is the stratum": Hostile(spec(strata="'weight'"), "strata"),
     "stratum is the cluster": Hostile(spec(strata="'psu'", cluster="'psu'"), "cluster"),
-    "public is a text": Hostile(spec(public="'region'"), "survey.public"),
+    "public is a number": Hostile(spec(public="3"), "survey.public"),
     "public is empty": Hostile(spec(public="[]"), "survey.public"),
     "public repeats a column": Hostile(spec(public="['region', 'region']"), "public"),
     "public is unknown": Hostile(spec(public="['regoin']"), "regoin"),

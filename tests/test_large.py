@@ -263,7 +263,7 @@ def test_columns_on_disk(tmp_path):
 
 
 def test_a_large_release_has_no_text_file(monkeypatch, house, tmp_path, on_disk):
-    from svysynth import release as room
+    from svysynth import releases as room
 
     monkeypatch.setattr(room, "MOST_RECORDS_AS_TEXT", 1000)
     out = tmp_path / "release"

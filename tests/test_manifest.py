@@ -16,7 +16,7 @@ from svysynth.anchor import Anchor
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import Charge
 from svysynth.manifest import NOT_FOR_RELEASE, Manifest, make_manifest
-from svysynth.release import Release
+from svysynth.releases import Release
 from svysynth.spec import parse_spec
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -1,6 +1,8 @@
 """The models: log densities against plain NumPy twins, and the identities that any weighting must obey."""
 
+import sys
 from dataclasses import replace
+from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -212,6 +214,22 @@ def test_the_default_formula_is_main_effects_and_any_formula_is_possible():
     assert make_records(survey, "gender").terms == ("Intercept", "gender[T.Female]")
     with pytest.raises(SurveyError, match="not a formula"):
         make_records(survey, "field + salary")
+
+
+def test_design_matrices_do_without_packages_that_the_wheel_does_not_declare(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr("polars.DataFrame.to_pandas", None)
+    streams = Streams.seeded(1)
+    survey = draw_sample(make_population(streams), streams)
+    assert make_records(survey, "field * gender").x.shape == (16, 16)
+
+
+def test_what_is_missing_is_not_taken_for_a_wrong_formula(monkeypatch):
+    streams = Streams.seeded(1)
+    survey = draw_sample(make_population(streams), streams)
+    monkeypatch.setattr("formulaic.model_matrix", lambda *_, **__: import_module("no_such_package"))
+    with pytest.raises(ImportError):
+        make_records(survey)
 
 
 def test_terms_that_cannot_be_told_apart_are_refused():

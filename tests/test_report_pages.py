@@ -37,7 +37,7 @@ from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import charge, open_budget
 from svysynth.lookalikes import look_alikes
 from svysynth.pipeline import calibrate, make_model
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
 from svysynth.report.excel import write_workbook
 from svysynth.report.internal import MOST_POINTS, Review, internal_page
 from svysynth.report.page import policy, source
@@ -125,7 +125,7 @@ def example(mechanism):
     """All that the internal page needs, from a model that was really calibrated."""
     spec = spec_of(mechanism)
     found = calibrate(make_model(spec.privacy, spec.model), sample(), 10.8, 3, draws=400, streams=SEED)
-    synthetic = found.synthesize(MICRODATA_DIGITS)
+    synthetic = found.synthesize(correction=False)
     release = release_of(synthetic, spec)
     return release, sample(), synthetic, review_of(release, sample()), found.calibration
 
@@ -248,7 +248,7 @@ def test_a_page_runs_and_fetches_nothing(page):
     allowed = (
         "html head meta title style body a div p header h1 h2 h3 dl dt dd nav ul ol li main section table caption "
     )
-    allowed += "thead tbody tr th td span code pre figure figcaption picture source img sub br footer"
+    allowed += "thead tbody tr th td span code pre figure figcaption picture source img sub br footer strong"
     assert {element["tag"] for element in elements.all} <= set(allowed.split())
     for element in elements.all:
         assert not [name for name in element if name.startswith("on") or name == "style"]

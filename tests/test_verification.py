@@ -21,7 +21,7 @@ from svysynth.design import Design
 from svysynth.guarantee import additive
 from svysynth.ledger import charge, entries, open_budget
 from svysynth.publish import checksums, sums_text
-from svysynth.release import MICRODATA_DIGITS, rounded
+from svysynth.releases import MICRODATA_DIGITS, rounded
 from svysynth.spec import load_spec
 from svysynth.survey import Survey
 from svysynth.verification import verify_release
@@ -73,7 +73,7 @@ def drawn_by_hand(model, survey, epsilon, datasets, **__):
         return Survey(frame, survey.outcome, design, survey.public, survey.transform, 5000.0)
 
     synthetic = make_synthetic(tuple(one() for _ in range(datasets)), model.name, getattr(model, "smoothing", ""))
-    return SimpleNamespace(calibration=None, synthesize=lambda digits, draws: synthetic)
+    return SimpleNamespace(calibration=None, synthesize=lambda **_: synthetic)
 
 
 def make_release(folder, text=SPEC, pages=False, regions=("east", "north", "south"), sexes="FM", outcome="salary"):

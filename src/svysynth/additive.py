@@ -45,6 +45,7 @@ from svysynth.noise import (
     least_steps,
     split_budget,
 )
+from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, EstimationSpec, Statistic, TableSpec
 from svysynth.survey import Survey
 from svysynth.tables import Layout, finish_table, require_public
@@ -53,6 +54,7 @@ LEAST_COUNT = 1 / RESOLUTION
 """A smaller S₀ counts as none."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class AdditiveTables:
     """Tables with additive noise. Everything here may be published."""
@@ -145,6 +147,7 @@ def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
 # --- estimates and their variances ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Estimates:
     """A statistic for every row of a level."""
@@ -156,6 +159,7 @@ class _Estimates:
     """The relative variance of the sum of both variances."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Model:
     """What the whole sample says of the records of a row: how weights and outcomes vary within it."""

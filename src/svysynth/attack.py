@@ -20,6 +20,7 @@ from scipy.special import expit
 from scipy.stats import beta
 
 from svysynth.groups import Floats, Integers
+from svysynth.outline import outlined
 
 THRESHOLDS = 200
 FARTHEST = 9.0
@@ -27,6 +28,7 @@ FARTHEST = 9.0
 COMBINED = "a linear combination"
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Event:
     """Whether a weighted sum of statistics is at least a threshold, or below it."""

@@ -24,6 +24,7 @@ from svysynth.groups import Booleans, Floats
 from svysynth.interval import Interval
 from svysynth.models.base import Array, Parameters, Records
 from svysynth.models.joint import Placed
+from svysynth.outline import outlined
 from svysynth.streams import Streams
 
 LARGEST_SAMPLE = 20
@@ -85,6 +86,7 @@ LOG_PRIOR: Floats = -0.5 * (POINTS["mean"] / 3) ** 2 - 0.5 * POINTS["log_sd"] **
 # --- samples and their neighbours ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Outcomes and weights, and which records are there: one that is blanked out has a constant for its term."""
@@ -108,6 +110,7 @@ class Sample:
         return Sample(self.t, self.w, self.there & (np.arange(len(self.t)) != position))
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Pair:
     """A sample, and its neighbours by one record: changed, and blanked out."""
@@ -258,6 +261,7 @@ def _one_way(p: Floats, q: Floats, delta: float) -> Floats:
 # --- the audit ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Losses:
     """For every pair the privacy loss in one relation: ε for each of DELTAS, and δ at the claimed ε."""

@@ -25,6 +25,7 @@ from svysynth.lipschitz import (
     weigh,
 )
 from svysynth.models.base import Model, Records
+from svysynth.outline import outlined
 from svysynth.sampler import Fit, fit
 from svysynth.spec import Scheme
 from svysynth.store import Column, derive
@@ -44,6 +45,7 @@ Progress = Callable[[str], None]
 Found = TypeVar("Found")
 
 
+@outlined
 @dataclass(frozen=True)
 class Trial:
     """One refit: the constant that was tried, and what it gave."""
@@ -52,6 +54,7 @@ class Trial:
     largest_bound: float
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Unweighted:
     """The fit with α = 1 and its records' bounds: where calibration starts, whatever the target."""
@@ -60,6 +63,7 @@ class Unweighted:
     bounds: Column
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """A fit whose largest weighted bound meets the target, and the way there."""
@@ -77,6 +81,7 @@ class Calibration:
     trials: tuple[Trial, ...]
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Order:
     """A fit that is asked for, and the bounds of its records."""

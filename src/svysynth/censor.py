@@ -38,6 +38,7 @@ from svysynth.interval import Interval
 from svysynth.models.base import Array, Model, Parameters, Records, make_records
 from svysynth.models.joint import joint_of
 from svysynth.models.whitening import Whitening
+from svysynth.outline import outlined
 from svysynth.sampler import JITTER, START_SPREAD, make_transition
 from svysynth.separation import LARGEST_ODDS, odds_of_giving_up
 from svysynth.spec import BoundsSpec
@@ -60,6 +61,7 @@ FLOOR = 0.02
 """The weight of a clipped record in the search for the center, so that no coefficient is without data."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class CensoredFit:
     """m independent draws from the censored posterior. The draws may be released; all else is internal."""
@@ -133,6 +135,7 @@ def trusted_censored(found: CensoredFit) -> CensoredFit:
     return found
 
 
+@outlined
 class _Target(NamedTuple):
     """All that the density of u needs. Only the first three enter the distribution of the parameters."""
 
@@ -145,6 +148,7 @@ class _Target(NamedTuple):
     spread: Array
 
 
+@outlined
 class _Leg(NamedTuple):
     """A stretch of every chain; each array is chain × draw first."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import signal
 import sys
 from importlib import resources
@@ -29,7 +28,7 @@ from svysynth.cli_ledger import ledger
 from svysynth.cli_study import keep_compiled_programs, study
 from svysynth.draft import draft_spec
 from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
-from svysynth.errors import SurveyError, shown
+from svysynth.errors import SurveyError, debugging, shown
 from svysynth.files import appearing, refuse_overwriting, write_frame
 from svysynth.large import refuse_other_machines
 from svysynth.ledger import open_budget
@@ -105,7 +104,7 @@ def _run(arguments: list[str] | None) -> None:
         _complain("this machine has too little memory for the data. Remedy: use a larger machine.")
         sys.exit(1)
     except Exception as error:
-        if os.environ.get("SVYSYNTH_DEBUG"):
+        if debugging():
             raise
         _complain(
             f"svysynth failed in a way that was not foreseen ({type(error).__name__}). Please report it. "

@@ -18,6 +18,7 @@ from svysynth.groups import Floats, Integers
 from svysynth.interval import Interval
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.models.joint import joint_of
+from svysynth.outline import outlined
 
 CHUNK = 4096
 """Records worked on at a time."""
@@ -25,6 +26,7 @@ BLOCK_OVERHEAD = 16
 """What a block costs beside its records, in records."""
 
 
+@outlined
 class Blocks(NamedTuple):
     """Records in blocks of one cell each, in chunks of blocks. Places without a record have no weight."""
 

@@ -14,6 +14,7 @@ from svysynth.errors import SurveyError, is_plain, of_records
 from svysynth.formats.base import CodeLabels, DataFile
 from svysynth.formats.statistical import code_text
 from svysynth.groups import Integers
+from svysynth.outline import outlined
 
 ALL = "All"
 """The level that stands for a margin in every table."""
@@ -114,6 +115,7 @@ def comparable(series: pl.Series, file: DataFile) -> pl.Series:
     return text.set(text == "", None)
 
 
+@outlined
 @dataclass(frozen=True)
 class Keys:
     """A column of codes as whole numbers: `codes[key]` is the code of a record, as text."""

@@ -18,12 +18,13 @@ from scipy.special import ndtri, stdtrit
 
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats, group_sums
+from svysynth.outline import outlined
 from svysynth.replicates import make_replicates
 from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
 from svysynth.store import Column, derive, look_up
 from svysynth.streams import Streams
 from svysynth.survey import Survey
-from svysynth.tables import grade, tabulate_all
+from svysynth.tables import grade, make_table, tabulate_all
 
 ROUNDING = 1e-7
 """Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
@@ -42,14 +43,18 @@ class Synthetic:
     strata_in_variance: bool = True
     """False for the paper's FBP, whose variances treat the sample as one stratum."""
 
+    def __repr__(self) -> str:
+        size = f" of {len(self.surveys[0]):,} records" if self.surveys else ""
+        return f"{len(self.surveys)} synthetic surveys{size}: not charged to a budget, unless they are a release's"
+
     def tabulate(
         self,
-        by: Sequence[str],
-        statistics: Sequence[Statistic] = ("count", "mean"),
+        by: str | Sequence[str],
+        statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
         estimation: EstimationSpec | None = None,
     ) -> pl.DataFrame:
         """One table with all its margins, combined over the synthetic surveys."""
-        return self.tabulate_all([TableSpec(by=tuple(by), statistics=tuple(statistics))], estimation)
+        return self.tabulate_all([make_table(by, statistics)], estimation)
 
     def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
         """Several tables, combined over the synthetic surveys."""
@@ -89,6 +94,7 @@ def _with_cell_weights(survey: Survey) -> Survey:
     return survey.with_weights(derive(partial(look_up, table=weight / count), cell))
 
 
+@outlined
 @dataclass(frozen=True)
 class _CellSums:
     """Σw and the number of records in every cell, of a block."""
@@ -103,6 +109,7 @@ class _CellSums:
         return np.stack([group_sums(cell, self.cells, self.weight[piece]), count.astype(float)])
 
 
+@outlined
 class Combined(NamedTuple):
     """Estimates over m data sets, with standard error, degrees of freedom and interval."""
 

@@ -23,6 +23,7 @@ from scipy.linalg import lstsq, qr
 from scipy.sparse.linalg import lsmr
 
 from svysynth.groups import Floats, Integers
+from svysynth.outline import outlined
 
 DENSE_ENTRIES = 8_000_000
 """Rows × cells up to which the system is solved densely: 2000 finest cells with 4000 rows."""
@@ -36,6 +37,7 @@ SAME = 1e-9
 """Rows without noise that differ from the sums of their cells by less than this part of the largest add up."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Consistent:
     """Finest cells, and rows that are their sums."""

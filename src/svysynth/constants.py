@@ -17,7 +17,6 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from scipy.special import ndtri
 
 from svysynth.errors import SurveyError
@@ -292,7 +291,7 @@ def propose(
             notes,
             population,
         )
-    except ValidationError:
+    except SurveyError:
         raise bad_figure("the constants", "are beyond what a spec can hold", "check the figures given") from None
 
 

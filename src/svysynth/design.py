@@ -12,6 +12,7 @@ import numpy as np
 
 from svysynth.errors import SurveyError
 from svysynth.groups import Booleans, Floats, Integers, count_keys, group_ids
+from svysynth.outline import outlined
 from svysynth.spec import Lonely
 
 EXHAUSTED = 1e-7
@@ -28,6 +29,7 @@ class Design:
     fpc: str | None = None
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class DesignIndex:
     """A design as integers: the stratum and the PSU of every record."""

@@ -15,12 +15,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from svysynth.groups import Floats, Integers
+from svysynth.outline import outlined
 
 LARGEST_RHAT = 1.01
 SMALLEST_ESS = 400.0
 SMALLEST_EBFMI = 0.3
 
 
+@outlined
 @dataclass(frozen=True)
 class Verdict:
     """The worst figures over all quantities, and whether the draws can be trusted."""

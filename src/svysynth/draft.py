@@ -19,6 +19,7 @@ from svysynth.columns import guess_numbers
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import DataFile, file_error
 from svysynth.names import KNOWN, Role, is_called, is_known, rank, replicate_weights
+from svysynth.outline import outlined
 
 RECORDS_LOOKED_AT = 10_000
 COLUMNS_LOOKED_AT = 500
@@ -30,6 +31,7 @@ NEVER: tuple[Role, ...] = ("weight", "strata", "cluster", "fpc", "identifier", "
 """Roles whose columns are no outcomes."""
 
 
+@outlined
 @dataclass(frozen=True)
 class _Column:
     name: str

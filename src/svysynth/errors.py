@@ -2,14 +2,20 @@
 
 A message names the place (a column, a setting, a file), says what is wrong with it and how to put it right. It may
 count problems; it never shows a value from the data, because messages travel into terminals, logs and tickets.
+
+The errors of other libraries that stand behind one of ours may quote the data, so `raise … from None` hides them. With
+SVYSYNTH_DEBUG=1 they go to the log `svysynth`, for developers who work with data that may be seen.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
+import os
+import sys
 import unicodedata
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["spec", "file", "data", "design"]
 
@@ -30,6 +36,19 @@ class SurveyError(Exception):
         self.problem = shown(problem, LONGEST_PROBLEM)
         self.remedy = remedy
         super().__init__(f"{self.place}: {self.problem}. Remedy: {self.remedy}.")
+        if debugging() and (cause := sys.exception()) is not None:
+            logging.getLogger("svysynth").warning("What stands behind the next error:", exc_info=cause)
+
+
+def debugging() -> bool:
+    """Whether a developer has asked for causes and tracebacks, which may quote confidential values."""
+    return bool(os.environ.get("SVYSYNTH_DEBUG"))
+
+
+def require_type(value: object, wanted: Any, place: str, remedy: str) -> None:
+    """Stop where an argument is of another type; the message names the type and shows nothing of the argument."""
+    if not isinstance(value, wanted):
+        raise SurveyError("spec", place, f"is of the type '{type(value).__name__}'", remedy)
 
 
 def is_plain(text: str) -> bool:

@@ -17,7 +17,7 @@ from svysynth.diagnostics import Verdict
 from svysynth.engine import Engine, frame_ranges
 from svysynth.files import write_frame, write_parts
 from svysynth.lipschitz import summarize_bounds
-from svysynth.release import Release
+from svysynth.releases import Release
 from svysynth.report.internal import Review, internal_page
 from svysynth.store import Column
 from svysynth.survey import Survey

@@ -29,6 +29,7 @@ from svysynth.consistency import hierarchy
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers, group_ids, group_sums
 from svysynth.linearization import estimate
+from svysynth.outline import outlined
 from svysynth.replicates import Replicates, half_samples, preston_factors
 from svysynth.spec import EstimationSpec, Statistic, TableSpec
 from svysynth.streams import Streams
@@ -39,6 +40,7 @@ LABEL = "comparison without a guarantee"
 MOST_REPLICATES = 10_000
 
 
+@outlined
 @dataclass(frozen=True)
 class LaplaceBudget:
     """How ε is split: equally over points and variances of every level of every statistic of every table."""
@@ -67,6 +69,7 @@ class LaplaceBudget:
         )
 
 
+@outlined
 @dataclass(frozen=True)
 class LevelNoise:
     """Sensitivity and scales of the noise of one level. Confidential: they are functions of the data."""
@@ -80,6 +83,7 @@ class LevelNoise:
     replicate_scale: float
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class LaplaceTables:
     """Noisy tables, for comparison; not to be released."""
@@ -161,6 +165,7 @@ def _check_request(
         raise SurveyError("design", "estimation.lonely", problem, "set it to 'certainty'")
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Extent:
     """How far the records of each group reach."""
@@ -203,6 +208,7 @@ def _extreme(of: np.ufunc, group: Integers, groups: int, value: Floats) -> Float
     return result
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Cells:
     """The finest cells that have records: what every level of every table is made of."""

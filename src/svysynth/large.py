@@ -23,6 +23,7 @@ from svysynth.files import open_data
 from svysynth.formats.base import CodeLabels, DataFile
 from svysynth.formats.parquet import count_rows, read_rows
 from svysynth.groups import Floats, Integers, group_ids
+from svysynth.outline import outlined
 from svysynth.spec import Spec, SurveySpec
 from svysynth.store import Column, Derived, Stored, look_up
 from svysynth.survey import (
@@ -51,6 +52,8 @@ class LargeSurvey(Survey):
     group: Column = field(default_factory=lambda: np.empty(0, np.int32))
     """The group of every record."""
     public_part: Groups = field(default_factory=lambda: Groups(pl.DataFrame(), np.empty(0, int), np.empty(0, int)))
+
+    __repr__ = Survey.__repr__  # a dataclass would show its columns
 
     def __len__(self) -> int:
         return len(self.group)
@@ -191,6 +194,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine) -> LargeSurvey:
     return _of_parts(like, groups, columns, place, folder, engine)
 
 
+@outlined
 @dataclass(frozen=True)
 class _Combinations:
     """The public combinations that occur in some rows of a file, as they stand there, with their numbers."""
@@ -204,6 +208,7 @@ class _Combinations:
         return frame.group_by(names).agg(pl.len().cast(pl.Int64).alias("records"))
 
 
+@outlined
 @dataclass(frozen=True)
 class _Numbers:
     """Puts the numbers of some rows of a file, and their groups, into stored columns."""

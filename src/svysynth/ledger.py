@@ -29,7 +29,7 @@ from typing import Literal
 from unicodedata import normalize
 
 from svysynth.anchor import Anchor, Seal, canonical_hash, read_seal, seal_path, write_seal
-from svysynth.errors import SurveyError, did_you_mean, is_plain
+from svysynth.errors import SurveyError, did_you_mean, is_plain, require_type
 
 BUSY_SECONDS = 60.0
 """How long to wait for other processes that use the ledger."""
@@ -203,6 +203,7 @@ def _held(path: str | Path, mode: Literal["read", "write", "create"]) -> Iterato
 
 def _located(path: str | Path, create: bool) -> Path:
     """The ledger's path without links, so that whoever opens it finds the same seal."""
+    require_type(path, str | Path, "the ledger", "give its path")
     try:
         place = Path(path).resolve()
         # First the seal, then the file: it is there before a seal says so.

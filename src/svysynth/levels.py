@@ -19,6 +19,7 @@ from svysynth.consistency import consistent, hierarchy
 from svysynth.design import EXHAUSTED
 from svysynth.groups import Floats, Integers, group_ids, group_sums
 from svysynth.noise import RESOLUTION, SUMS, Group, Level, Noise, Use, cell_sums
+from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Lonely, TableSpec
 from svysynth.survey import Survey
 from svysynth.tables import crossing
@@ -31,6 +32,7 @@ Noisy = Mapping[tuple[Group, Level], Floats]
 """Measured sums of each group and level: sums × rows."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The finest cells that have records, and the rows of every level as unions of them."""
@@ -90,6 +92,7 @@ def levels_of(by: Sequence[str], columns: Sequence[str]) -> list[Level]:
     return [tuple(column for column in columns if column in set(itertools.compress(by, keep))) for keep in kept]
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class LevelSums:
     """Noisy sums of a level's rows: S₀, S₁ and the sums of u², u²t, u²t²; zeros where there is no outcome."""
@@ -200,6 +203,7 @@ def _at_least(grid: Grid, cells: Floats, least: Floats) -> Floats:
 # --- strata ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Pieces:
     """The parts of a level's rows that lie in one stratum each: rows of a level of their own."""
@@ -221,6 +225,7 @@ class Pieces:
         return largest
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Strata:
     """The strata: the finest cells' own where the tables' columns tell them apart."""

@@ -21,9 +21,11 @@ import numpy as np
 from svysynth.design import EXHAUSTED, DesignIndex
 from svysynth.groups import Floats, Integers, group_ids, group_sums
 from svysynth.moments import Moments
+from svysynth.outline import outlined
 from svysynth.spec import Lonely, Statistic
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class DomainSums:
     """n, Σw and Σwy of each domain, and Σw of the whole file."""

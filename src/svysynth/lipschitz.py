@@ -17,6 +17,7 @@ import numpy as np
 from svysynth.engine import LOCAL, Engine, map_blocks
 from svysynth.groups import Floats, Integers
 from svysynth.models.base import Array, Model, Parameters
+from svysynth.outline import outlined
 from svysynth.quadratics import device_bounds, make_quadratics, quadratic_bounds
 from svysynth.sampler import Fit
 from svysynth.store import Column, compute_column
@@ -40,6 +41,7 @@ def record_bounds(fit: Fit, name: str = "bounds") -> Column:
     return compute_column(records.engine, blocks, len(records), path)
 
 
+@outlined
 @dataclass(frozen=True)
 class _BlockBounds:
     """The bounds of a block of records. What prepares them is made once in every process."""
@@ -95,6 +97,7 @@ def _block_bounds(model: Model, draws: Parameters, t: Array, v: Array, x: Array)
     return jnp.max(jnp.where(jnp.isfinite(terms), jnp.abs(terms), jnp.inf), axis=0)
 
 
+@outlined
 class BoundsSummary(NamedTuple):
     """What calibration needs to know of all bounds; those that are not finite are left out of the numbers."""
 
@@ -111,6 +114,7 @@ def summarize_bounds(bounds: Column, engine: Engine = LOCAL) -> BoundsSummary:
     return BoundsSummary(min(smallest), max(largest), any(some), all(every))
 
 
+@outlined
 @dataclass(frozen=True)
 class _BlockSummary:
     bounds: Column

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from svysynth.groups import Booleans, Floats, Integers
+from svysynth.outline import outlined
 from svysynth.survey import Survey
 from svysynth.synthesis import UNSMOOTHED
 
@@ -21,6 +22,7 @@ NEAR = 0.01
 """Two values this fraction apart look alike."""
 
 
+@outlined
 @dataclass(frozen=True)
 class LookAlikes:
     """How often an extreme record has a synthetic record that looks like it."""
@@ -35,6 +37,7 @@ class LookAlikes:
     """The same for the extreme records of the other synthetic files, which are nobody's; None with one file."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Points:
     """The records of a survey ordered by cell: outcome, and the weights an intruder could compare with."""

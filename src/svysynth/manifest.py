@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from svysynth.guarantee import Guarantee
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release
 from svysynth.spec import (
     AboutSpec,
     BoundsSpec,
@@ -22,7 +22,6 @@ from svysynth.spec import (
     Scheme,
     Spec,
     StandInSpec,
-    SurveySpec,
     TableSpec,
     Transform,
 )
@@ -114,17 +113,9 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        survey = SurveySpec(
-            data=Path("microdata"),
-            outcome=self.survey.outcome,
-            weight=self.survey.weight,
-            weight_public=self.survey.weight_public,
-            transform=self.survey.transform,
-            strata=self.survey.strata,
-            public=self.survey.public,
-            population_total=self.survey.population_total,
-        )
-        return Spec(survey=survey, estimation=self.estimation, tables=self.tables)
+        roles = ("outcome", "weight", "weight_public", "transform", "strata", "public", "population_total")
+        survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in roles}
+        return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})
 
 
 def make_manifest(release: Release, files: dict[str, str]) -> Manifest:

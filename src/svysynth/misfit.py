@@ -21,6 +21,7 @@ from svysynth.design import Design
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats
 from svysynth.models.base import Records, linear_statistics
+from svysynth.outline import outlined
 from svysynth.spec import EstimationSpec, TableSpec
 from svysynth.store import Column
 from svysynth.survey import Survey
@@ -34,6 +35,7 @@ CONSTANT = 1e-9
 """A spread of log weights that is none."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Misfit:
     """What the model's own figures miss of the direct ones, with no privacy at all."""
@@ -95,6 +97,7 @@ def _normal_distance(records: Records, column: Column, mean: Floats, spread: flo
     return float(np.max(np.abs(below - ndtr(np.linspace(-FAR, FAR, CLASSES + 1)))))
 
 
+@outlined
 @dataclass(frozen=True)
 class _Classes:
     """How many standardised values of a block lie in each class, with one more at either end."""
@@ -110,6 +113,7 @@ class _Classes:
         return np.bincount(np.clip(place, 0, CLASSES + 1).astype(np.int64), minlength=CLASSES + 2).astype(float)
 
 
+@outlined
 @dataclass(frozen=True)
 class _Counts:
     cell: Column
@@ -119,6 +123,7 @@ class _Counts:
         return np.bincount(self.cell[piece], minlength=self.cells).astype(float)
 
 
+@outlined
 @dataclass(frozen=True)
 class _Total:
     column: Column

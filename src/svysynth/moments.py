@@ -19,9 +19,11 @@ import numpy as np
 
 from svysynth.engine import LOCAL, Engine, map_blocks
 from svysynth.groups import Floats, Integers, group_ids, group_sums
+from svysynth.outline import outlined
 from svysynth.store import Column
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Moments of (w, e) with e = w(y − reference), for each group (block, cell)."""
@@ -55,6 +57,7 @@ def compute_moments(
     return merge_moments(map_blocks(engine, _BlockMoments(columns, cells), len(weight)), cells)
 
 
+@outlined
 @dataclass(frozen=True)
 class _BlockMoments:
     columns: tuple[Column, Column, Column, Column]

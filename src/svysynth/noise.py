@@ -31,6 +31,7 @@ from scipy.optimize import minimize_scalar
 
 from svysynth.errors import SurveyError
 from svysynth.groups import CHUNK, Floats, Integers
+from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Statistic
 from svysynth.streams import Streams
 from svysynth.survey import Survey
@@ -116,6 +117,7 @@ class OpenDPNoise:
         return np.array(measurement(values.astype(np.int64)), np.int64)
 
 
+@outlined
 @dataclass(frozen=True)
 class StudyNoise:
     """The same distribution from a named stream, for tests and studies; never for release, as seeds can be found."""
@@ -141,11 +143,8 @@ def laplace_scale(sensitivity: int, epsilon: Fraction) -> float:
 
 def laplace_measurement(scale: float) -> Any:
     """OpenDP's measurement: integers, L1 distance, discrete Laplace noise."""
-    try:
-        import opendp.prelude as dp
-    except ImportError:
-        place, remedy = "privacy.mechanism", "run pip install 'svysynth[opendp]'"
-        raise SurveyError("spec", place, "'laplace' needs the extra `opendp`", remedy) from None
+    import opendp.prelude as dp
+
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     return dp.m.make_laplace(*space, scale=scale)

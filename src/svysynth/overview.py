@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from svysynth.errors import SurveyError
+from svysynth.outline import outlined
 from svysynth.survey import Survey
 
 
+@outlined
 @dataclass(frozen=True)
 class Overview:
     """The design of a survey in numbers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,119 +17,59 @@ from typing import Any
 import polars as pl
 
 from svysynth.additive import additive_tables, check_additive
-from svysynth.calibration import Calibration, calibrate_records
+from svysynth.calibrated import calibrate_suitable
+from svysynth.calibration import Calibration
 from svysynth.censor import CensoredFit, censored_records, fit_censored, trusted_censored
 from svysynth.combine import Synthetic, make_synthetic
 from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
-from svysynth.errors import SurveyError, is_plain
+from svysynth.errors import SurveyError, is_plain, require_type
 from svysynth.files import in_hiding
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting
 from svysynth.ledger import Charge, charge, millionths, show
-from svysynth.models.base import Model, Parameters, make_records
+from svysynth.models.base import Model
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.outline import outlined
 from svysynth.publish import publish
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
 from svysynth.report.internal import Review
-from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec, SurveySpec
+from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, load_spec
 from svysynth.streams import Streams
-from svysynth.suitability import Examined, examine, find_public, judge_calibration, refuse, refuse_unsuitable
+from svysynth.suitability import Examined, examine, find_public, refuse
 from svysynth.survey import Survey, survey_from_file
-from svysynth.synthesis import released_draws, synthesize_draws
+from svysynth.synthesis import synthesize_draws
 from svysynth.tables import tabulate_all
 from svysynth.universe import refuse_private_filter
-from svysynth.unweighting import Undone, public_part, undo_weights
+from svysynth.unweighting import Undone
 from svysynth.verdict import ReleaseVerdict, beside, judge_release
 
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """A survey's model, calibrated to ε: what `synthesize` draws from."""
-
-    survey: Survey
-    calibration: Calibration
-    streams: Streams
-    scheme: Scheme = "inverse"
-
-    def undo_weights(self, progress: Progress = lambda _: None) -> Undone:
-        """The m draws, with what weights do to them undone; that costs no privacy (docs/privacy.md)."""
-        found, fit = self.calibration, self.calibration.fit
-        draws, public = released_draws(fit, found.datasets), public_part(fit.records)
-        return undo_weights(
-            fit.model, draws, public, found.epsilon, found.datasets, self.streams, self.scheme, fit.size, progress
-        )
-
-    def synthesize(self, digits: int | None = None, draws: Sequence[Parameters] | None = None) -> Synthetic:
-        """The m synthetic surveys. The same ones each time: every further draw would cost more of the budget.
-
-        `draws` are those of the fit, or what `undo_weights` made of them; `digits` are significant ones to round to.
-        """
-        fit = self.calibration.fit
-        draws = draws or released_draws(fit, self.calibration.datasets)
-        surveys = synthesize_draws(fit.model, fit.records, draws, self.survey, self.streams, digits)
-        return make_synthetic(surveys, fit.model.name, getattr(fit.model, "smoothing", "full"))
-
-
-def calibrate(
-    model: Model,
-    survey: Survey,
-    epsilon: float,
-    datasets: int = 3,
-    *,
-    formula: str | None = None,
-    scheme: Scheme = "inverse",
-    draws: int = 1000,
-    streams: Streams | None = None,
-    progress: Progress = lambda _: None,
-) -> Calibrated:
-    """Calibrate a model to a survey so that m draws meet the asymptotic guarantee at ε = 2·Δ_α·m.
-
-    A survey that the model cannot have the shape of is refused first.
-    """
-    refuse_unsuitable(model, survey, formula)
-    return _calibrate(
-        model, survey, epsilon, datasets, formula, scheme, draws, streams or Streams.from_system(), progress
-    )
-
-
-def _calibrate(
-    model: Model,
-    survey: Survey,
-    epsilon: float,
-    datasets: int,
-    formula: str | None,
-    scheme: Scheme,
-    draws: int,
-    streams: Streams,
-    progress: Progress,
-) -> Calibrated:
-    """The same, of a survey that was found suitable."""
-    records = make_records(survey, formula)
-    found = calibrate_records(model, records, epsilon, datasets, streams, scheme, draws, progress)
-    refuse(judge_calibration(found))
-    return Calibrated(survey, found, streams, scheme)
-
-
 def release(
-    spec: Spec,
-    folder: Path,
-    streams: Streams,
+    spec: Spec | str | Path,
+    folder: str | Path,
+    streams: Streams | None = None,
     progress: Progress = lambda _: None,
     engine: Engine = LOCAL,
     judged: Callable[[ReleaseVerdict], None] = lambda _: None,
 ) -> Release:
-    """Run the whole way and write `public/` and `internal/` into a new folder; `judged` is told the verdict.
+    """Run the whole way and write `public/` and `internal/` into a new folder, as `svysynth release` does.
 
-    What is made with streams that are not fresh is stamped NOT FOR RELEASE. A survey that is too large for memory, or
-    that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
+    `spec` is a spec or its path; the budget that it names is charged. What is made with streams that are not fresh is
+    stamped NOT FOR RELEASE. A survey that is too large for memory, or that an engine of several processes works on, is
+    kept in a hidden folder beside the new one while the work lasts.
     """
+    spec = load_spec(spec) if isinstance(spec, str | Path) else spec
+    require_type(spec, Spec, "the spec", "give its path, or what svysynth.load_spec makes of it")
+    require_type(folder, str | Path, "the folder", "give the path of a new folder")
+    folder = Path(folder)
+    streams = Streams.from_system() if streams is None else streams
     if engine.remote:
         refuse_other_machines(spec)
     privacy, budget = _ready(spec, folder)
@@ -212,6 +152,7 @@ def _review(finished: Release, made: _Made, direct: pl.DataFrame, examined: Exam
     return Review(compared, examined, judge_release(compared, examined.findings, complaints, state))
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Made:
     """What a mechanism made, after it was paid for."""
@@ -247,7 +188,7 @@ def _pseudo_posterior_surveys(
     """The paper's mechanism: records weighted down until ε holds, asymptotically."""
     model = make_model(privacy, spec.model, survey.weight_public)
     choices = privacy.epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
-    found = _calibrate(model, survey, *choices, streams, progress)
+    found = calibrate_suitable(model, survey, *choices, streams, progress)
     guarantee = asymptotic(
         privacy.mechanism,
         privacy.epsilon,
@@ -261,7 +202,7 @@ def _pseudo_posterior_surveys(
     if privacy.correction:
         progress("undoing what weights do")
         undone = found.undo_weights(progress)
-    synthetic = found.synthesize(MICRODATA_DIGITS, undone.draws if undone else None)
+    synthetic = found.synthesize(draws=undone.draws if undone else None, correction=False)
     progress("making tables")
     tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
     return _Made(guarantee, paid, synthetic, tables, (_weighting_note(undone),), calibration=found.calibration)

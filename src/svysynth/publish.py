@@ -15,7 +15,7 @@ from pathlib import Path
 from svysynth.engine import frame_ranges
 from svysynth.files import write_frame, write_parts
 from svysynth.manifest import NOT_FOR_RELEASE, make_manifest
-from svysynth.release import Release, microdata
+from svysynth.releases import Release, microdata
 from svysynth.report.excel import write_workbook
 from svysynth.report.public import public_page
 

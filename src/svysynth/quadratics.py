@@ -17,6 +17,7 @@ import numpy as np
 
 from svysynth.groups import CHUNK, Floats, Integers
 from svysynth.models.base import Array, Model, Parameters
+from svysynth.outline import outlined
 
 STRIDE = 8
 """Draws that pass over a tile together."""
@@ -27,6 +28,7 @@ DEVICE_TILE = 256
 """The size of tiles on other devices."""
 
 
+@outlined
 class Quadratics(NamedTuple):
     """The log-likelihood of every draw in every cell, as a quadratic form around the cell's center."""
 

@@ -17,6 +17,7 @@ from scipy.linalg import hadamard
 from svysynth.design import DesignIndex
 from svysynth.errors import SurveyError
 from svysynth.groups import Booleans, Floats, Integers
+from svysynth.outline import outlined
 from svysynth.spec import EstimationSpec, VarianceMethod
 from svysynth.streams import Streams
 
@@ -24,6 +25,7 @@ BLOCK = 256
 """Replicates worked on at a time, so that a jackknife over many PSUs needs little memory."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Replicates:
     """A set of replicates: a factor for each PSU in each, and the scale of each squared deviation."""

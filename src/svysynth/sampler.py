@@ -26,6 +26,7 @@ from svysynth.diagnostics import Verdict, judge, judge_together
 from svysynth.groups import Floats, Integers
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.models.whitening import Whitening
+from svysynth.outline import outlined
 from svysynth.store import Column
 from svysynth.streams import Streams
 
@@ -50,6 +51,7 @@ MOST_ROUNDS = 4
 of the first stretch, thinned, whatever it took to convince: so Δ moves smoothly with α."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Fit:
     """Draws from a pseudo posterior, and what the diagnostics say of them."""
@@ -161,6 +163,7 @@ def _advance_together(
     return jax.vmap(advance)(statistics, whitening, state, key)
 
 
+@outlined
 class _Leg(NamedTuple):
     """A stretch of every chain; each array is chain × draw first."""
 

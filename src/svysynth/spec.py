@@ -9,12 +9,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from svysynth.errors import SurveyError, did_you_mean, is_plain, shown
+from svysynth.errors import SurveyError, did_you_mean, is_plain, require_type, shown
 
 Statistic = Literal["count", "mean", "total", "proportion"]
 Transform = Literal["log", "identity"]
@@ -58,7 +58,28 @@ Magnitude = Annotated[float, Field(gt=-1e60, lt=1e60, allow_inf_nan=False)]
 Range = Annotated[tuple[Magnitude, Magnitude], Field(strict=False)]
 
 
-class _Section(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+
+def _listed(names: Any) -> Any:
+    """One name alone stands for a list of one."""
+    return (names,) if isinstance(names, str) else names
+
+
+class _Sections(ModelMetaclass):
+    """What is wrong with a section that is made in Python is told as it is for one that is read from a file."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **settings)
+        except ValidationError as error:
+            raise _explained(error, self.__name__) from None
+
+
+class _Section(BaseModel, metaclass=_Sections):
     """A table of the spec: frozen, strictly typed, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
@@ -75,11 +96,11 @@ class SurveySpec(_Section):
     strata: Name | None = None
     cluster: Name | None = None
     fpc: Name | None = None
-    public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
+    public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(_listed)]
     population_total: Positive | None = None
     where: Name | None = None
-    universe: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    missing: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    universe: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(_listed)] = ()
+    missing: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(_listed)] = ()
     labels: dict[Name, dict[Name, Name]] = {}
 
     @model_validator(mode="after")
@@ -217,8 +238,11 @@ class TableSpec(_Section):
     """`[[tables]]`: one table; all margins and the total come with it."""
 
     name: Name | None = None
-    by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False)]
-    statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False)] = ("count", "mean")
+    by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False), BeforeValidator(_listed)]
+    statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False), BeforeValidator(_listed)] = (
+        "count",
+        "mean",
+    )
 
     @model_validator(mode="after")
     def _can_be_a_heading(self) -> Self:
@@ -278,6 +302,7 @@ class Spec(_Section):
 
 def load_spec(path: str | Path) -> Spec:
     """Read and validate a spec; a relative `survey.data` or `privacy.ledger` is taken from the spec's own folder."""
+    require_type(path, str | Path, "the spec", "give the path of a spec in TOML")
     path = Path(path)
     spec = parse_spec(_read_text(path), path.name)
     placed: dict[str, Any] = {"survey": spec.survey.model_copy(update={"data": path.parent / spec.survey.data})}
@@ -306,13 +331,7 @@ def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
     try:
         return Spec.model_validate(content)
     except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)
-        problems = [_explain(detail) for detail in details[:MOST_PROBLEMS]]
-        if details[MOST_PROBLEMS:]:
-            problems.append(f"and {len(details) - MOST_PROBLEMS:,} more")
-        raise SurveyError(
-            "spec", place, "; ".join(problems), "correct the settings named here; docs/spec.md lists them all"
-        ) from None
+        raise _explained(error, place) from None
 
 
 def _read_text(path: Path) -> str:
@@ -329,6 +348,16 @@ def _read_text(path: Path) -> str:
         raise SurveyError("spec", path.name, "is not UTF-8 text", remedy) from None
     except (OSError, ValueError):
         raise SurveyError("spec", path.name or str(path), "cannot be read", remedy) from None
+
+
+def _explained(error: ValidationError, place: str) -> SurveyError:
+    """Every problem of a spec in one error."""
+    details = error.errors(include_url=False, include_input=False)
+    problems = [_explain(detail) for detail in details[:MOST_PROBLEMS]]
+    if details[MOST_PROBLEMS:]:
+        problems.append(f"and {len(details) - MOST_PROBLEMS:,} more")
+    remedy = "correct the settings named here; docs/spec.md lists them all"
+    return SurveyError("spec", place, "; ".join(problems), remedy)
 
 
 def _explain(detail: ErrorDetails) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from svysynth.engine import Engine, map_blocks
+from svysynth.outline import outlined
 
 
 class Column(Protocol):
@@ -72,6 +73,7 @@ class Stored:
             file.write(np.ascontiguousarray(values, self.dtype).data)
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Derived:
     """A column computed from others, record by record, whenever a slice is asked for."""
@@ -119,6 +121,7 @@ def compute_column(
     return stored
 
 
+@outlined
 @dataclass(frozen=True)
 class _Fill:
     function: Callable[[slice], npt.NDArray[Any]]

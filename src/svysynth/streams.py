@@ -13,7 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from svysynth.errors import SurveyError
+from svysynth.outline import outlined
 
+
+@outlined
 @dataclass(frozen=True)
 class Streams:
     """The source of all randomness of one run.
@@ -35,7 +39,9 @@ class Streams:
     @classmethod
     def seeded(cls, seed: int) -> Streams:
         """A repeatable source, for tests and studies only."""
-        return cls(seed)
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise SurveyError("spec", "seed", "is not a whole number from 0 on", "give one")
+        return cls(int(seed))
 
     def generator(self, name: str, index: int = 0) -> np.random.Generator:
         """The generator of one stream."""

@@ -21,6 +21,7 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Integers
 from svysynth.misfit import Misfit, measure_misfit
 from svysynth.models.base import Model, make_records, within_groups
+from svysynth.outline import outlined
 from svysynth.spec import MOST_BY_COLUMNS, PrivacySpec, Spec, TableSpec
 from svysynth.store import Column, derive
 from svysynth.survey import Survey
@@ -56,6 +57,7 @@ FAR_BELOW = 0.8
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
 
+@outlined
 @dataclass(frozen=True)
 class Finding:
     """One line: what was found, why it matters, what to use instead."""
@@ -115,6 +117,7 @@ def find_public(spec: Spec) -> list[Finding]:
     return found
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Examined:
     """What the confidential data say of a spec's mechanism. For internal use."""
@@ -219,6 +222,7 @@ def _total(survey: Survey) -> list[Finding]:
     ]
 
 
+@outlined
 @dataclass(frozen=True)
 class _Sum:
     column: Column
@@ -287,6 +291,7 @@ def _beyond_bounds(survey: Survey, privacy: PrivacySpec) -> list[Finding]:
     return found
 
 
+@outlined
 @dataclass(frozen=True)
 class _Beyond:
     column: Column
@@ -311,7 +316,7 @@ def judge_calibration(found: Calibration) -> list[Finding]:
         )
         why = "what is drawn then comes from the prior and from a few records"
         judged.append(Finding("privacy.epsilon", problem, why, remedy, stops=True))
-    if found.largest_bound < FAR_BELOW * found.target:
+    if share < 1 and found.largest_bound < FAR_BELOW * found.target:
         problem = f"calibration ended below {FAR_BELOW:.0%} of its target: some records' bounds jump with the weights"
         why = "more would be charged than is used, and the fit rests on what is left by chance"
         judged.append(Finding("privacy.epsilon", problem, why, f"use more privacy.draws; {remedy}", stops=True))

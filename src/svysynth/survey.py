@@ -7,6 +7,7 @@ columns, the strata and the number of records in each cell are public. Building 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,12 +23,15 @@ from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, did_you_mean, of_records
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import CodeLabels, DataFile
+from svysynth.formats.frame import column_names, to_polars
 from svysynth.groups import Floats, Integers, group_ids, smallest_integer
+from svysynth.outline import outlined
 from svysynth.spec import SurveySpec, Transform, validate_spec
 from svysynth.store import Column
 from svysynth.universe import condition_columns, keep_rows, parse_condition
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Groups:
     """The public part of a survey: each combination of public columns and stratum that occurs, and how often."""
@@ -156,11 +160,11 @@ class Survey:
 
 
 def read_survey(
-    data: str | Path | pl.DataFrame,
+    data: Any,
     *,
     outcome: str,
     weight: str,
-    public: Sequence[str],
+    public: str | Sequence[str],
     strata: str | None = None,
     cluster: str | None = None,
     fpc: str | None = None,
@@ -172,12 +176,18 @@ def read_survey(
     missing: Sequence[str] = (),
     labels: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Survey:
-    """Read a survey from a file or a polars frame; the arguments are the keys of the spec's `[survey]`."""
+    """Read a survey from a file, or from a frame of polars, pandas or Arrow.
+
+    The arguments are the keys of the spec's `[survey]`. Of a frame the declared columns are read; an index is not.
+    """
+    in_file = isinstance(data, str | os.PathLike)
+    if not in_file:
+        column_names(data)  # what is no frame is refused before anything else
     settings: dict[str, Any] = {
-        "data": "frame" if isinstance(data, pl.DataFrame) else str(data),
+        "data": os.fspath(data) if in_file else "frame",
         "outcome": outcome,
         "weight": weight,
-        "public": tuple(public),
+        "public": public,
         "strata": strata,
         "cluster": cluster,
         "fpc": fpc,
@@ -185,12 +195,12 @@ def read_survey(
         "population_total": population_total,
         "weight_public": weight_public,
         "where": where,
-        "universe": tuple(universe),
-        "missing": tuple(missing),
-        "labels": {column: dict(codes) for column, codes in (labels or {}).items()},
+        "universe": universe,
+        "missing": missing,
+        "labels": labels or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
-    return survey_from_frame(data, spec) if isinstance(data, pl.DataFrame) else survey_from_file(spec)
+    return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
 
 
 def survey_from_file(spec: SurveySpec) -> Survey:
@@ -201,11 +211,11 @@ def survey_from_file(spec: SurveySpec) -> Survey:
     return _build(read_columns(file, needed), spec, file)
 
 
-def survey_from_frame(frame: pl.DataFrame, spec: SurveySpec) -> Survey:
+def survey_from_frame(frame: Any, spec: SurveySpec) -> Survey:
     """Make a survey of a frame that is already in memory."""
-    needed = needed_columns(spec)
-    require_columns(needed, frame.columns)
-    return _build(frame.select(needed), spec, DataFile(Path("frame"), "frame", tuple(frame.columns)))
+    needed, available = needed_columns(spec), column_names(frame)
+    require_columns(needed, available)
+    return _build(to_polars(frame, needed), spec, DataFile(Path("frame"), "frame", available))
 
 
 def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:

@@ -24,6 +24,7 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers
 from svysynth.large import survey_of_columns
 from svysynth.models.base import Array, Model, Parameters, Records
+from svysynth.outline import outlined
 from svysynth.sampler import Fit
 from svysynth.spec import DRAWS_APART, Transform
 from svysynth.streams import Streams
@@ -95,6 +96,7 @@ def synthesize_draws(
     return tuple(made)
 
 
+@outlined
 @dataclass(frozen=True)
 class _Block:
     """Synthetic records, a block at a time. Those of a block depend on the block's place and on nothing else."""
@@ -148,6 +150,7 @@ def _mixed(value: Any) -> Any:
     return value ^ (value >> np.uint64(31))
 
 
+@outlined
 class Laid(NamedTuple):
     """Synthetic records of many surveys, survey × record; those of a group of public values follow each other."""
 
@@ -191,6 +194,7 @@ def draw_keys(streams: Streams, number: int) -> npt.NDArray[np.uint32]:
     return streams.key_data("synthesis", number)
 
 
+@outlined
 @dataclass(frozen=True)
 class _WeightSums:
     """The largest log weight of a block and Σexp(log weight − largest), for smoothed and unsmoothed weights."""
@@ -213,6 +217,8 @@ def _scale(blocks: Sequence[tuple[float, float]], total: float) -> tuple[float, 
     return largest, total / sum(part * math.exp(one - largest) for one, part in blocks)
 
 
+@outlined
+@outlined
 @dataclass(frozen=True)
 class _ScaledWeights:
     """Smoothed and unsmoothed weights from their logarithms, scaled to the population total."""
@@ -224,6 +230,7 @@ class _ScaledWeights:
         return np.exp(smoothed - largest) * scale, np.exp(v - largest_drawn) * scale_drawn
 
 
+@outlined
 @dataclass(frozen=True)
 class _KeptWeights:
     """Public weights: each record has its group's."""

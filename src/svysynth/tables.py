@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,11 @@ from scipy.special import ndtri, stdtrit
 
 from svysynth.columns import ALL
 from svysynth.design import DesignIndex
-from svysynth.errors import SurveyError
+from svysynth.errors import SurveyError, require_type
 from svysynth.groups import Floats, Integers
 from svysynth.linearization import DomainSums, estimate, sum_domains, taylor_variance
 from svysynth.moments import Moments, compute_moments
+from svysynth.outline import outlined
 from svysynth.replicates import Replicates, make_replicates
 from svysynth.spec import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.streams import Streams
@@ -38,8 +40,8 @@ RELIABILITY = ("reliable", "caution", "unreliable")
 
 def tabulate(
     survey: Survey,
-    by: Sequence[str],
-    statistics: Sequence[Statistic] = ("count", "mean"),
+    by: str | Sequence[str],
+    statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
     estimation: EstimationSpec | None = None,
     replicates: Replicates | None = None,
 ) -> pl.DataFrame:
@@ -47,8 +49,13 @@ def tabulate(
 
     Columns: table, statistic, the `by` columns, estimate, se, df, lower, upper, cv, n, reliability.
     """
-    table = TableSpec(by=tuple(by), statistics=tuple(statistics))
-    return tabulate_all(survey, [table], estimation, replicates)
+    return tabulate_all(survey, [make_table(by, statistics)], estimation, replicates)
+
+
+def make_table(by: str | Sequence[str], statistics: Statistic | Sequence[Statistic]) -> TableSpec:
+    """A table as Python asks for it: a name alone stands for a list of one."""
+    settings: dict[str, Any] = {"by": by, "statistics": statistics}
+    return TableSpec(**settings)
 
 
 def tabulate_all(
@@ -62,7 +69,9 @@ def tabulate_all(
     Variances come from `replicates` where they are given, else by the method of `estimation.variance`, whose
     replicates are then drawn afresh.
     """
+    require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
     estimation = estimation or EstimationSpec()
+    require_type(estimation, EstimationSpec, "estimation", "make it with svysynth.EstimationSpec")
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     require_public(survey, columns)
     survey.index.refuse_lonely(estimation.lonely)
@@ -97,6 +106,7 @@ def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) 
     return compute_moments(block, cell, survey.weights, survey.outcome_values, cells, survey.engine)
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Linearized:
     """Variances by Taylor linearisation."""
@@ -115,6 +125,7 @@ class _Linearized:
         return self.index.degrees_of_freedom
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Replicated:
     """Variances over replicates, from the sums of every finest cell in every replicate."""

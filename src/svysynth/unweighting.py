@@ -28,6 +28,7 @@ from svysynth.groups import Floats, Integers
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.outline import outlined
 from svysynth.spec import Scheme
 from svysynth.streams import Streams
 
@@ -49,6 +50,7 @@ CLOSE = 0.01
 Progress = Callable[[str], None]
 
 
+@outlined
 class PublicRecords(NamedTuple):
     """What is public of the records that a model sees: neither outcome nor weight has a place here."""
 
@@ -67,6 +69,7 @@ def public_part(records: Records) -> PublicRecords:
     return PublicRecords(records.x, sizes, records.terms)
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Undone:
     """Draws after the attempt to undo what weights do to them."""

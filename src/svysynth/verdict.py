@@ -17,6 +17,7 @@ import polars as pl
 from svysynth.columns import ALL
 from svysynth.groups import Floats
 from svysynth.ledger import BudgetState, epsilon_text
+from svysynth.outline import outlined
 from svysynth.suitability import FAR_OFF, WORTH, Finding
 from svysynth.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 
@@ -33,6 +34,7 @@ MOST_OF_BUDGET = 0.5
 """A share of the budget that is worth a word."""
 
 
+@outlined
 @dataclass(frozen=True)
 class Reason:
     """One reason, and how much it weighs."""
@@ -41,6 +43,7 @@ class Reason:
     text: str
 
 
+@outlined
 @dataclass(frozen=True)
 class ReleaseVerdict:
     """What the reviewer reads first."""

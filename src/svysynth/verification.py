@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from svysynth.anchor import Anchor
 from svysynth.combine import combine, make_synthetic
 from svysynth.engine import LOCAL, frame_ranges
-from svysynth.errors import SurveyError
+from svysynth.errors import SurveyError, require_type
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import READER_ERRORS, DataFile
 from svysynth.formats.csv import as_written
@@ -32,7 +32,7 @@ from svysynth.large import is_large, read_large
 from svysynth.ledger import entries, millionths, verify
 from svysynth.manifest import Manifest, Rounding
 from svysynth.publish import MANIFEST, SUMS, checksums, sums_text
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded, survey_of_microdata
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded, survey_of_microdata
 from svysynth.spec import Spec
 from svysynth.survey import Survey
 from svysynth.synthesis import SMOOTHED, UNSMOOTHED
@@ -56,8 +56,11 @@ class Verified:
     """Whether the ledger was at hand."""
 
 
-def verify_release(folder: Path, ledger: Path | None = None) -> Verified:
+def verify_release(folder: str | Path, ledger: str | Path | None = None) -> Verified:
     """Check a release, or a public folder alone; the first thing that is wrong is an error."""
+    require_type(folder, str | Path, "the folder", "give the path of a release")
+    require_type(ledger, str | Path | None, "the ledger", "give its path, or leave it out")
+    folder, ledger = Path(folder), None if ledger is None else Path(ledger)
     public = _public_folder(folder)
     manifest = _check_files(public)
     _check_promise(manifest)

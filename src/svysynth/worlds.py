@@ -38,6 +38,7 @@ from svysynth.interval import Interval, place_interval
 from svysynth.ledger import open_budget
 from svysynth.models.base import Model, Records
 from svysynth.noise import Noise, OpenDPNoise, Use
+from svysynth.outline import outlined
 from svysynth.pipeline import make_model, release
 from svysynth.spec import DRAWS_APART, BoundsSpec, ModelSpec, PrivacySpec, Spec, StandInSpec, SurveySpec, TableSpec
 from svysynth.streams import Streams
@@ -59,6 +60,7 @@ BUDGET = "audit"
 Progress = Callable[[str], None]
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Worlds:
     """Two neighbouring surveys and the spec by which both are released."""
@@ -206,6 +208,7 @@ def _clipped_terms(model: Model, draws: Mapping[str, Any], records: Records, int
 # --- what each world shows ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Seen:
     """Statistics of many runs of both worlds, and how many runs were refused in each."""
@@ -237,6 +240,7 @@ def _firsts(records: Sequence[Records], name: str) -> Floats:
     return np.array([getattr(own, name)[0] for own in records])
 
 
+@outlined
 @dataclass
 class _Recorder:
     """Notes what noise would be added to, and adds none."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.errors import SurveyError
+from svysynth.outline import outlined
 
 CodeLabels = Mapping[str, str]
 
@@ -18,6 +19,7 @@ READER_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSErro
 """What reading with polars may raise; the text of these errors may quote the data and is never shown."""
 
 
+@outlined
 @dataclass(frozen=True)
 class DataFile:
     """A data file whose header has been read: its columns and the value labels it carries."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from svysynth.errors import SurveyError
+from svysynth.errors import SurveyError, debugging
 from svysynth.formats.base import CodeLabels, DataFile, file_error, refuse_too_large
 
 READERS = {"sas": "read_sas7bdat", "xport": "read_xport", "stata": "read_dta", "spss": "read_sav"}
@@ -70,7 +70,7 @@ def write_statistical(
     write = pyreadstat.write_dta if path.suffix.lower() == ".dta" else pyreadstat.write_sav
     try:
         write(frame.with_columns(pl.col(text).cast(pl.String)), str(target), variable_value_labels=coded)
-    except Exception:  # the writer raises many kinds, and their text may quote the data
+    except (pyreadstat.PyreadstatError, pyreadstat.ReadstatError, ArithmeticError, LookupError, TypeError, ValueError):
         remedy = "use short column names of letters and digits, or write CSV"
         raise file_error(path, "cannot hold this table", remedy) from None
 
@@ -90,7 +90,9 @@ def _ask_child(path: Path, format_: str, rows: int, columns: list[str] | None) -
     _require_pyreadstat()
     command = [sys.executable, "-m", __name__, format_, str(path), str(rows), json.dumps(columns)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)  # noqa: S603
+        # what the child complains of may quote the data: only a developer sees it
+        heard = None if debugging() else subprocess.DEVNULL
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=heard, timeout=SECONDS, check=True)  # noqa: S603
     except (subprocess.SubprocessError, OSError, ValueError):
         raise _damaged(path, format_) from None
     return done.stdout

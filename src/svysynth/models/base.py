@@ -22,6 +22,7 @@ from svysynth.engine import LOCAL, Engine, map_blocks
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers, group_sums
 from svysynth.models.whitening import Whitening
+from svysynth.outline import outlined
 from svysynth.store import Column, derive
 from svysynth.survey import Survey
 
@@ -35,6 +36,7 @@ WEIGHT_SAYS_MORE = 1e-6
 """What is left of the log weights beside the other columns, as a part of them, from which on they get a column."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Records:
     """The records as a model sees them; x is constant within a cell of the public columns."""
@@ -58,6 +60,7 @@ class Records:
         return len(self.t)
 
 
+@outlined
 class LinearStatistics(NamedTuple):
     """All that the weighted records say about a linear-Gaussian model of (t, v) given x.
 
@@ -121,6 +124,7 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
     return Records(t, v, cell, x, terms, survey.engine, survey.scratch)
 
 
+@outlined
 @dataclass(frozen=True)
 class _BlockSum:
     column: Column
@@ -149,6 +153,8 @@ def _present_levels(levels: tuple[str, ...], position: Integers) -> pl.Series:
 
 def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str, ...]]:
     import formulaic
+    import pandas as pd
+    from formulaic.errors import FormulaicError
 
     # formulaic sees the columns by number: a column's name may be anything
     plain = {name: f"c{number}" for number, name in enumerate(frame.columns)}
@@ -156,9 +162,11 @@ def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str
         formula = formula.replace(f"`{name}`", plain[name])
         if name.isidentifier():
             formula = _replace_word(formula, name, plain[name])
+    # formulaic works on pandas; polars' own conversion would need pyarrow, which is not a dependency
+    columns = {plain[name]: _pandas_categories(frame[name]) for name in frame.columns}
     try:
-        matrix = formulaic.model_matrix(formula, frame.rename(plain).to_pandas(), na_action="raise")
-    except Exception:  # formulaic raises many kinds for a wrong formula
+        matrix = formulaic.model_matrix(formula, pd.DataFrame(columns), na_action="raise")
+    except (FormulaicError, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError):
         remedy = "write it like: field * gender, with public columns only"
         raise SurveyError("spec", "model.formula", "is not a formula of the public columns", remedy) from None
     x = np.asarray(matrix, dtype=np.float64)
@@ -168,6 +176,13 @@ def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str
         )
     names = {short: name for name, short in plain.items()}
     return x, tuple(_restore(str(term), names) for term in matrix.columns)
+
+
+def _pandas_categories(series: pl.Series) -> Any:
+    import pandas as pd
+
+    assert isinstance(series.dtype, pl.Enum)
+    return pd.Categorical.from_codes(series.to_physical().to_numpy(), list(series.dtype.categories))
 
 
 def _replace_word(text: str, word: str, by: str) -> str:
@@ -180,6 +195,7 @@ def _restore(term: str, names: dict[str, str]) -> str:
     return term
 
 
+@outlined
 class CellSums(NamedTuple):
     """Σα and the weighted means of (t, v) in every cell, and the scatter about them over all cells."""
 
@@ -188,6 +204,7 @@ class CellSums(NamedTuple):
     scatter: Any
 
 
+@outlined
 @dataclass(frozen=True)
 class _BlockSums:
     """The sums of one block."""

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
 from svysynth.models.whitening import Whitening
+from svysynth.outline import outlined
 from svysynth.spec import Smoothing
 from svysynth.store import Column
 
@@ -122,6 +123,7 @@ class FBP:
         return t, full - parameters["sigma_pi"] * noise[1], full if self.smoothing == "full" else slope
 
 
+@outlined
 @dataclass(frozen=True)
 class _Fit:
     """Estimates of β and κ_x around which their likelihood is Gaussian, in the coordinates of G⁻¹'s eigenvectors."""

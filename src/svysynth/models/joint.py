@@ -22,8 +22,10 @@ from svysynth.models.fbp import FBP, fit_coefficients
 from svysynth.models.fbs import FBS, covariance_of, unpack_scales
 from svysynth.models.numpyro import NumPyroModel, WeightedRecords
 from svysynth.models.whitening import Whitening
+from svysynth.outline import outlined
 
 
+@outlined
 class Placed(NamedTuple):
     """A point u as parameters, and the prior's log density of u: that of the parameters and the log Jacobian."""
 

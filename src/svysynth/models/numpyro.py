@@ -22,6 +22,7 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.models.base import Array, Parameters, Records
 from svysynth.models.whitening import Whitening
+from svysynth.outline import outlined
 
 PLACE = "the NumPyro model"
 PRIOR_DRAWS = 200
@@ -38,6 +39,7 @@ Function = Callable[..., Any]
 Smooth = Callable[[Parameters, Array, Array], Array]
 
 
+@outlined
 class Prior(NamedTuple):
     """Where the prior of the unconstrained parameters is and how wide: the start and the units of the search."""
 
@@ -45,6 +47,7 @@ class Prior(NamedTuple):
     spread: Array
 
 
+@outlined
 class WeightedRecords(NamedTuple):
     """The records themselves, with their weights: nothing shorter says as much about an arbitrary model."""
 

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr
 
+from svysynth.outline import outlined
+
 LARGEST = 5.0
 """Normal scores beyond this are mapped in a straight line."""
 INTERVALS = 64
@@ -21,6 +23,7 @@ WIDTH = 2 * LARGEST / INTERVALS
 KNOTS = np.linspace(-LARGEST, LARGEST, INTERVALS + 1)
 
 
+@outlined
 class Whitening(NamedTuple):
     """z = center + factor·q(u)."""
 

@@ -17,6 +17,7 @@ import polars as pl
 import xlsxwriter
 
 from svysynth.files import appearing
+from svysynth.outline import outlined
 from svysynth.report.wide import WideTable, wide_tables
 
 LONGEST_SHEET_NAME = 31
@@ -91,6 +92,7 @@ def _write_sheet(workbook: Any, name: str, table: WideTable, footer: str) -> Non
                 sheet.write_number(line, position, value, styles[row.is_margin])
 
 
+@outlined
 @dataclass(frozen=True)
 class _Column:
     group: str

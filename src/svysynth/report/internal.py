@@ -22,7 +22,8 @@ from svysynth.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.lipschitz import summarize_bounds
 from svysynth.lookalikes import EXTREMES, NEAR, LookAlikes, look_alikes
 from svysynth.misfit import Misfit
-from svysynth.release import Release
+from svysynth.outline import outlined
+from svysynth.releases import Release
 from svysynth.report.page import NOTHING, figure, percent, render
 from svysynth.report.plots import Image, histogram, scatters, statistic_name, violins
 from svysynth.report.wide import decimals
@@ -81,6 +82,7 @@ def internal_page(
     )
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Review:
     """What the confidential data say of a release: the evidence behind the verdict, and the verdict."""
@@ -143,6 +145,7 @@ def _noise(release: Release) -> Rows:
 # --- bounds and weights ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Plotted:
     """Bounds and weights of all records, or of as many as are enough where there are very many."""
@@ -280,6 +283,7 @@ def _trials(calibration: Calibration) -> Rows:
 # --- utility, cell by cell ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Comparison:
     """A statistic of a table, released beside confidential."""

@@ -21,6 +21,7 @@ import numpy as np
 from svysynth.columns import ALL
 from svysynth.errors import shown
 from svysynth.groups import Floats
+from svysynth.outline import outlined
 from svysynth.report.wide import WideRow, WideTable
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Image:
     height: int
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Series:
     """Estimates and their intervals, one for each label of a plot; not a number where there is none."""

@@ -19,7 +19,8 @@ from svysynth.formats.csv import guarded
 from svysynth.groups import Floats
 from svysynth.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.manifest import NOT_FOR_RELEASE
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
+from svysynth.outline import outlined
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release
 from svysynth.report.page import figure, r_name, render, render_code
 from svysynth.report.plots import COLOURS, Image, curves, plots_of_table, statistic_name
 from svysynth.report.wide import MARKS, WideRow, WideTable, wide_tables
@@ -218,6 +219,7 @@ def _notes(release: Release) -> list[str]:
 # --- tables and their figures ---
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _View:
     """A table as the page shows it."""

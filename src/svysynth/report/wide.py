@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from svysynth.columns import ALL
+from svysynth.outline import outlined
 
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
 MEASURES = ("estimate", "se", "se_sampling", "se_privacy", "lower", "upper", "cv", "reliability")
 """What a table may say of a statistic, in the order of reading."""
 
 
+@outlined
 @dataclass(frozen=True)
 class Estimate:
     """One statistic of one cell; None where there is none."""
@@ -29,6 +31,7 @@ class Estimate:
     """The two parts of the standard error, where a mechanism tells them apart."""
 
 
+@outlined
 @dataclass(frozen=True)
 class WideRow:
     """A cell of a table: its labels, its number of records, and an estimate for each statistic."""
@@ -43,6 +46,7 @@ class WideRow:
         return ALL in self.labels
 
 
+@outlined
 @dataclass(frozen=True)
 class WideTable:
     """One table in reading layout."""

@@ -24,6 +24,7 @@ from svysynth.lipschitz import inverse_weights, summarize_bounds
 from svysynth.models.base import Model, Records, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.outline import outlined
 from svysynth.spec import EstimationSpec, TableSpec
 from svysynth.streams import Streams
 from svysynth.studies.stack import stack_surveys, tabulate_stack
@@ -110,6 +111,7 @@ class Plan:
         return [(model, bound) for model in self.models for bound in self.bounds]
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A calibration, at which attempt it succeeded, and the most synthetic surveys of each method that uses it."""

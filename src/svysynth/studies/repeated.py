@@ -18,6 +18,7 @@ import polars as pl
 
 from svysynth.columns import ALL
 from svysynth.groups import Booleans, Floats
+from svysynth.outline import outlined
 from svysynth.streams import Streams
 from svysynth.studies.methods import (
     FIT_COLUMNS,
@@ -119,6 +120,7 @@ def replicate(study: Simulation, index: int) -> Mapping[str, Floats]:
     }
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Results:
     """The numbers of all replicates, stacked, with what they are compared to."""

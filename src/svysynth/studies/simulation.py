@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.groups import Floats, Integers
+from svysynth.outline import outlined
 from svysynth.streams import Streams
 from svysynth.studies.standin import published_table
 from svysynth.survey import Survey, read_survey
@@ -20,6 +21,7 @@ SPREAD = 0.4
 GENDERS = ("Male", "Female")
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Population:
     """Every unit's field (0 … 7), gender (0 male, 1 female), salary and size measure π."""

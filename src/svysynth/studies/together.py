@@ -26,6 +26,7 @@ from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers
 from svysynth.lipschitz import bounds_together
 from svysynth.models.base import Model, Records, linear_statistics_together, no_data
+from svysynth.outline import outlined
 from svysynth.sampler import Fit, fit_together, padded
 from svysynth.streams import Streams
 from svysynth.studies.methods import (
@@ -55,6 +56,7 @@ Result = tuple[int, dict[str, Floats]]
 """A replicate's number, and what `replicate` gives for it."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Sample:
     """A replicate's sample and all of its results that need no fit."""
@@ -185,6 +187,7 @@ def _results(plan: Plan, done: Sequence[tuple[Sample, Fits]]) -> list[Result]:
     return results
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Stack:
     """The public part of the samples of replicates that are synthesised and tabulated together."""
@@ -208,6 +211,7 @@ class _Stack:
         return cls(samples, rows, stack_surveys([sample.survey for sample in samples]), x, count)
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Drawn:
     """The released draws of one fit of every replicate of a stack, and the source of what is drawn from them."""

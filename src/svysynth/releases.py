@@ -17,6 +17,7 @@ import polars as pl
 from svysynth.design import Design
 from svysynth.guarantee import Guarantee
 from svysynth.ledger import Charge, millionths
+from svysynth.outline import outlined
 from svysynth.spec import Spec, TableSpec
 from svysynth.survey import Survey
 from svysynth.synthesis import SMOOTHED
@@ -31,6 +32,7 @@ COUNTS = ("id", "n")
 """Columns that are whole numbers already."""
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class Release:
     """Tables, the synthetic files they were made from, and what is promised about both."""
