@@ -30,7 +30,8 @@ from svysynth.cli_study import keep_compiled_programs, study
 from svysynth.draft import draft_spec
 from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
 from svysynth.errors import SurveyError, shown
-from svysynth.files import appearing, refuse_overwriting, write_frame
+from svysynth.files import refuse_overwriting, write_frame
+from svysynth.hidden import appearing
 from svysynth.ledger import open_budget
 from svysynth.overview import overview
 from svysynth.replicates import make_replicates

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from svysynth.files import appearing
 from svysynth.groups import Floats
+from svysynth.hidden import appearing
 from svysynth.studies.methods import NAMES, Method
 
 COLORS: dict[str, str] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from svysynth.files import appearing
+from svysynth.hidden import appearing
 
 NOTABLE, STRIKING = 2.0, 3.0
 """Differences in standard errors from which a number is marked."""

@@ -25,8 +25,8 @@ import numpy as np
 
 from svysynth.engine import ONE_THREAD, Engine
 from svysynth.errors import Kind, SurveyError
-from svysynth.files import appearing
 from svysynth.groups import Floats
+from svysynth.hidden import appearing, clear_leftovers
 
 Arrays = dict[str, Floats]
 Task = Callable[[int], Mapping[str, Floats]]
@@ -89,8 +89,7 @@ def run_replicates(
 def unfinished(folder: Path, indices: Sequence[int]) -> list[int]:
     """The replicates that the folder, which is made where there is none, does not hold yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for remains in folder.glob(".svysynth-*"):
-        remains.unlink(missing_ok=True)
+    clear_leftovers(folder)
     return [index for index in indices if not _is_complete(_path(folder, index))]
 
 
