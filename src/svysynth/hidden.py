@@ -29,6 +29,10 @@ LOCK, ROOM = "lock", "room"
 """What a hidden folder has: the room is what is written to, and may be renamed."""
 
 
+_own: set[Path] = set()
+"""The hidden folders that this process holds now."""
+
+
 @contextlib.contextmanager
 def appearing(path: Path, mode: int = 0o600) -> Iterator[Path]:
     """A temporary path that takes the name `path` only when the block ends well.
@@ -99,12 +103,19 @@ def _clear_leftover(folder: Path) -> None:
         os.close(lock)
 
 
+def clear_own() -> None:
+    """Remove all that this process has hidden: the last thing that it does."""
+    for folder in list(_own):
+        _clear(folder, [])
+
+
 def _new_folder(parent: Path) -> Path:
     return parent / f"{PREFIX}{secrets.token_hex(8)}"
 
 
 def _claim(folder: Path, held: list[int]) -> None:
     """Make a hidden folder and lock it; once more if another process took it for a leftover before it was locked."""
+    _own.add(folder)
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
@@ -128,6 +139,7 @@ def _clear(folder: Path, held: list[int]) -> None:
     """Remove a hidden folder, the lock last: what is half removed is still known to be a leftover."""
     shutil.rmtree(folder / ROOM, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
+    _own.discard(folder)
     for lock in held:
         os.close(lock)
 

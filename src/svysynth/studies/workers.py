@@ -77,13 +77,16 @@ def run_replicates(
             task, pending, folder.resolve(), workers, lambda done: progress(len(indices) - done, len(indices))
         )
         return
-    with processes(min(workers, len(pending))) as pool:
-        futures = [pool.submit(_work, task, folder, index) for index in pending]
-        for done, future in enumerate(as_completed(futures), start=1):
-            refusal = future.result()
-            if refusal is not None:
-                raise SurveyError(*refusal)
-            progress(len(indices) - len(pending) + done, len(indices))
+    try:
+        with processes(min(workers, len(pending))) as pool:
+            futures = [pool.submit(_work, task, folder, index) for index in pending]
+            for done, future in enumerate(as_completed(futures), start=1):
+                refusal = future.result()
+                if refusal is not None:
+                    raise SurveyError(*refusal)
+                progress(len(indices) - len(pending) + done, len(indices))
+    finally:
+        clear_leftovers(folder)
 
 
 def unfinished(folder: Path, indices: Sequence[int]) -> list[int]:
@@ -98,9 +101,14 @@ def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
     """So many processes, which compute on one thread of the CPU each and end with this one."""
     context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
     with _environment(ONE_THREAD | {"JAX_PLATFORMS": "cpu"}):
+        others = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(workers, context, _leave_with_parent)
         try:
             yield pool
+        except (KeyboardInterrupt, SystemExit):
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()  # what it computes would be waited for
+            raise
         except BrokenProcessPool:
             remedy = (
                 "run the same command again, which takes up where it stopped, with fewer --workers if memory is short"
