@@ -37,12 +37,13 @@ Refusal = tuple[Kind, str, str, str]
 SETTINGS = "study.json"
 
 
-def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+def claim_folder(folder: Path, settings: Mapping[str, Any], mode: int = 0o777) -> None:
     """Make a folder for a study, or take up the same study in it; anything else in it is refused."""
     content = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     place = f"folder '{folder.name}'"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, exist_ok=True)
         known = folder / SETTINGS
         if known.is_file():
             if known.read_text(encoding="utf-8") != content:
@@ -51,6 +52,7 @@ def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
         elif any(folder.iterdir()):
             raise SurveyError("file", place, "is not empty and holds no study", "choose another with --out")
         else:
+            folder.chmod(folder.stat().st_mode & mode)  # it may have been there, empty and open to others
             with appearing(known) as temporary:
                 temporary.write_text(content, encoding="utf-8")
     except (OSError, UnicodeDecodeError):
