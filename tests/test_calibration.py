@@ -1,16 +1,20 @@
 """Bounds, weights and calibration: always on the private side, within 2%, in few refits."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 
-from svysynth import SurveyError
+from svysynth import SurveyError, read_survey
 from svysynth.calibration import (
     MOST_REFITS,
     TOLERANCE,
     Trial,
+    Unweighted,
+    _next_constant,
     calibrate_records,
     calibration_steps,
     carry_out,
@@ -120,6 +124,70 @@ def test_a_fit_that_fails_its_diagnostics_is_never_released(records):
     with pytest.raises(
         SurveyError, match=r"R-hat 1\.200.*too few effective draws.*3 transitions.*E-BFMI 0\.10.*Remedy"
     ):
+        trusted(bad)
+
+
+@pytest.mark.parametrize("scheme", ["inverse", "linear", "reweighted"])
+def test_infinite_bounds_of_weighted_records_are_never_within_the_target(records, scheme):
+    """Every refit passes its diagnostics and has records whose log-likelihood is not finite in some draw."""
+    good = Fit(FBS(), records, np.ones(len(records)), {}, Verdict(1.0, 500.0, 500.0, 0, 1.0))
+    bounds = np.where(np.arange(len(records)) % 2, 5.0, np.inf)
+    steps = calibration_steps(Unweighted(good, np.full(len(records), 5.0)), 10.8, 3, Streams.seeded(1), scheme)
+
+    def answer_all(order):
+        while True:
+            order = steps.send((replace(good, alpha=order.alpha), bounds))
+
+    with pytest.raises(SurveyError, match=r"privacy\.epsilon: "):
+        answer_all(next(steps))
+
+
+@pytest.mark.parametrize("largest", [0.0, np.inf])
+def test_the_search_goes_on_from_a_bound_that_says_nothing(largest):
+    with np.errstate(all="raise"):
+        for trials in (
+            [Trial(1.0, largest)],
+            [Trial(1.0, largest), Trial(2.0, 1.5)],
+            [Trial(1.0, 3.0), Trial(0.5, largest)],
+        ):
+            found = _next_constant(trials, 1.0)
+            assert 0 < found < np.inf
+        found = _next_constant([Trial(1.0, largest)], 1.0)
+        assert found == pytest.approx(3.0 if largest == 0 else 1 / 3)
+
+
+@pytest.mark.parametrize("scheme", ["inverse", "linear", "reweighted"])
+def test_a_budget_that_cannot_be_met_says_so_and_names_no_scheme_in_use(records, scheme):
+    with pytest.raises(SurveyError) as caught:
+        calibrate_records(FBS(), records, 0.01, 3, Streams.seeded(1), scheme, draws=400)
+    assert ("the scheme 'inverse'" in caught.value.remedy) <= (scheme != "inverse")
+
+
+def identity_records(level, spread):
+    generator = np.random.default_rng(1)
+    frame = pl.DataFrame(
+        {
+            "y": generator.normal(level, spread, 600),
+            "w": generator.lognormal(3, 0.5, 600),
+            "a": generator.choice(["p", "q", "r"], 600),
+        }
+    )
+    return make_records(read_survey(frame, outcome="y", weight="w", public=["a"], transform="identity"))
+
+
+@pytest.mark.parametrize(
+    ("level", "spread", "cause"), [(1e3, 200, "far larger than the model's priors"), (1e-4, 1e-5, "vary far less")]
+)
+def test_chains_that_fail_for_the_outcome_s_scale_say_so(level, spread, cause):
+    with pytest.raises(SurveyError, match=cause) as caught:
+        calibrate_records(FBP(), identity_records(level, spread), 10.8, 3, Streams.seeded(1), draws=400)
+    assert "survey.transform = 'log'" in caught.value.remedy
+    assert "R-hat" in caught.value.problem
+
+
+def test_chains_that_fail_for_other_reasons_do_not_blame_the_scale(records):
+    bad = Fit(FBS(), records, np.ones(len(records)), {}, Verdict(1.2, 500.0, 500.0, 0, 1.0))
+    with pytest.raises(SurveyError, match="the posterior draws: the chains disagree"):
         trusted(bad)
 
 

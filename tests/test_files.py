@@ -1,8 +1,6 @@
 """Readers and writers: what goes out comes back, value labels included, and a file appears whole or not at all."""
 
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +8,7 @@ import pytest
 
 import svysynth
 from svysynth import SurveyError, write_frame
-from svysynth.files import appearing, open_data, read_columns
+from svysynth.files import open_data, read_columns
 from svysynth.formats.statistical import code_text
 
 FRAME = pl.DataFrame(
@@ -119,21 +117,6 @@ def test_a_written_file_is_its_owner_s_only(tmp_path):
     assert stat.S_IMODE((tmp_path / "d.csv").stat().st_mode) == 0o600
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "d.csv"
-    path.write_text("old")
-
-    def write_half():
-        with appearing(path) as temporary:
-            temporary.write_text("half")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write_half()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("target", ["missing/d.csv", "d.docx", "d"])
 def test_where_and_what_cannot_be_written_says_so(tmp_path, target):
     with pytest.raises(SurveyError, match="cannot be written"):
@@ -142,51 +125,3 @@ def test_where_and_what_cannot_be_written_says_so(tmp_path, target):
 
 def test_the_same_code_has_one_text():
     assert {code_text(code) for code in (1, 1.0, "1", " 1 ")} == {"1"}
-
-
-HIDING = """
-import random, signal, sys, threading, time, os
-from pathlib import Path
-from svysynth.files import in_hiding
-
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-parent, moments, stopped, late = Path(sys.argv[1]), random.Random(1), [], []
-
-def hide():
-    in_hiding(parent, lambda folder: (folder / "half").write_text("written"))
-
-start = time.perf_counter()
-for _ in range(100):
-    hide()
-usual = (time.perf_counter() - start) / 100
-armed, over = threading.Event(), threading.Event()
-
-def shoot():
-    for moment in range(800):
-        armed.wait()
-        armed.clear()
-        time.sleep(moments.random() * usual)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-# the signal may be received by this thread, as by those of the libraries in a release
-threading.Thread(target=shoot, daemon=True).start()
-for turn in range(800):
-    try:
-        armed.set()
-        hide()
-        late.append(turn)
-        while True:  # a signal that another thread receives does not end a sleep
-            time.sleep(0.0002)
-    except SystemExit as error:
-        stopped.append(error)
-print(len(stopped), len(late), len(list(parent.iterdir())))
-"""
-
-
-def test_a_signal_at_any_moment_leaves_no_hidden_folder(tmp_path):
-    command = [sys.executable, "-c", HIDING, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    stopped, late, left = map(int, said.split())
-    assert stopped == 800
-    assert late < 800  # so it often came in the middle
-    assert left == 0

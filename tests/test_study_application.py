@@ -1,6 +1,7 @@
 """The application: the published Sample column, and the public-use file's layout in every format."""
 
 import io
+import stat
 from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree
@@ -133,6 +134,41 @@ def test_figures_are_there(folder):
         ElementTree.parse(io.BytesIO((folder / f"{name}.svg").read_bytes()))
 
 
+@pytest.fixture(scope="module")
+def confidential(tmp_path_factory):
+    """The study on a file, in a folder that was there and open to others."""
+    place = tmp_path_factory.mktemp("confidential")
+    public_use_frame().write_csv(place / "sdr.csv")
+    (place / "application").mkdir(mode=0o755)
+    study.run_application(Application(place / "sdr.csv", plan=PLAN), place / "application", 2, 1)
+    return place / "application"
+
+
+def test_all_that_comes_from_a_file_is_marked_as_internal(confidential):
+    page = (confidential / "application.html").read_text(encoding="utf-8")
+    assert page.count("INTERNAL USE ONLY") == 2
+    assert "<title>INTERNAL: " in page
+    ElementTree.fromstring(page.partition("\n")[2])
+    tables = sorted(confidential.glob("*.csv"))
+    assert len(tables) == 4
+    for table in tables:
+        assert set(pl.read_csv(table, infer_schema=False)["source"]) == {"confidential, internal use only"}
+    for name in ("figure-1-bounds", "figure-2-rmse"):
+        assert b"INTERNAL USE ONLY" in (confidential / f"{name}.svg").read_bytes()
+        assert b"INTERNAL USE ONLY" in (confidential / f"{name}.png").read_bytes()
+
+
+def test_all_that_comes_from_a_file_is_for_its_owner_alone(confidential):
+    assert stat.S_IMODE(confidential.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in confidential.rglob("*") if path.is_file()} == {0o600}
+
+
+def test_what_comes_from_the_stand_in_is_not_internal(folder):
+    assert not any(b"INTERNAL" in path.read_bytes() for path in folder.iterdir() if path.is_file())
+    assert "source" not in (folder / "tables.csv").read_text().partition("\n")[0]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.is_file()} == {0o644}
+
+
 def test_a_folder_of_other_data_is_refused(folder, tmp_path):
     public_use_frame().write_csv(tmp_path / "sdr.csv")
     with pytest.raises(SurveyError, match="other settings"):
@@ -165,6 +201,7 @@ def test_the_commands_pass_on_what_they_are_given(monkeypatch, tmp_path, command
     assert batch == (5 if command == "simulation" else None)
     if command == "application":
         assert found.data == tmp_path / "sdr.sav"
+    assert ("INTERNAL USE ONLY" in done.output) == (command == "application")
 
 
 def test_on_a_gpu_fits_are_made_together(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import svysynth
 from svysynth.errors import SurveyError
 from svysynth.streams import Streams
 from svysynth.studies.workers import ONE_THREAD, claim_folder, load_replicates, run_replicates
@@ -60,7 +61,8 @@ def test_a_finished_replicate_is_kept_and_a_damaged_one_is_made_again(tmp_path):
     kept, damaged = tmp_path / "000000.npz", tmp_path / "000001.npz"
     stamp = kept.stat().st_mtime_ns
     damaged.write_bytes(damaged.read_bytes()[:50])
-    (tmp_path / ".svysynth-half.npz").write_bytes(b"")
+    (tmp_path / ".svysynth-half").mkdir()
+    (tmp_path / ".svysynth-half" / "lock").touch()
     run_replicates(task, range(TOTAL), tmp_path, 1)
     assert kept.stat().st_mtime_ns == stamp
     assert np.array_equal(values(tmp_path), np.array([task(index)["value"] for index in range(TOTAL)]))
@@ -80,7 +82,7 @@ def started(folder):
     )
     script = folder.parent / "run.py"
     script.write_text(code)
-    paths = {"PYTHONPATH": str(Path(__file__).parent)}
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(svysynth.__file__).parent.parent)])}
     return subprocess.Popen([sys.executable, str(script)], env=os.environ | paths)
 
 

@@ -82,7 +82,8 @@ def test_the_truth_comes_back(model, truth):
     before, after = (stats.ttest_1samp(each, figures(truth)) for each in (drawn, undone))
     assert np.all(after.pvalue > FALSE_ALARM / len(after.pvalue)), after
     assert np.all(before.pvalue[:2] < FALSE_ALARM / len(after.pvalue)), before
-    assert np.all(np.mean(drawn, axis=0)[:2] < figures(truth)[:2] - 0.1)
+    # a tenth, give or take a hundredth of Monte Carlo error; half of that shows that there was something to undo
+    assert np.all(np.mean(drawn, axis=0)[:2] < figures(truth)[:2] - 0.05)
 
 
 @pytest.mark.parametrize(("model", "truth"), MODELS, ids=["fbs", "fbp"])

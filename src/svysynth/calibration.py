@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from svysynth.engine import map_blocks
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.lipschitz import (
@@ -38,6 +39,9 @@ RISE = 0.55
 """How far Δ_α usually ends above c with inverse weights: they narrow the fitted spread, which raises its peak."""
 MOST_REFITS = 16
 """Two or three are usual, and 8 were enough in 200 calibrations with inverse weights (docs/studies.md)."""
+LARGEST_LEVEL, SMALLEST_SPREAD = 100.0, 1e-3
+"""Of the transformed outcome, for which the models' priors are made: their coefficients and spreads are about 10 at
+most. Logarithms of amounts lie far within, outcomes in dollars far beyond."""
 STRETCH = 4
 """Refits with the same random numbers. Where Δ_α jumps over the target with them, others are tried."""
 
@@ -180,18 +184,21 @@ def calibration_steps(
     if scheme == "reweighted":
         alpha = derive(partial(inverse_weights, c=target), bounds)
         base, base_bounds = yield Order(model, records, alpha, streams, draws, name="base-bounds")
-        largest = summarize_bounds(derive(weigh, trusted(base).alpha, base_bounds), records.engine).largest
+        largest = _largest(trusted(base).alpha, base_bounds, records)
+        if not 0 < largest < np.inf:
+            problem = "weighted down for it, the records leave the model without a finite bound"
+            raise SurveyError("spec", "privacy.epsilon", problem, _remedies(scheme))
         weights = lambda c: derive(partial(reweighted, k=c, largest=largest), alpha, base_bounds)  # noqa: E731
         start = 0.95
     elif scheme == "linear":
         limits = found.smallest, found.largest
         weights = lambda c: derive(partial(linear_weights, c=c, limits=limits), bounds)  # noqa: E731
-        start = 4 * AIM * target / found.largest
+        start = 4 * AIM * target / max(found.largest, target)
     else:
         weights = lambda c: derive(partial(inverse, c=c), bounds)  # noqa: E731
         start = max(target - RISE, target / 2)
 
-    trials, best = yield from _search(start_from, weights, start, target, streams, draws, progress)
+    trials, best = yield from _search(start_from, weights, start, target, scheme, streams, draws, progress)
     weighted = derive(weigh, best[0].alpha, best[1])
     return Calibration(best[0], bounds, weighted, best[2], target, epsilon, datasets, trials)
 
@@ -201,6 +208,7 @@ def _search(
     weights: Callable[[float], Column],
     start: float,
     target: float,
+    scheme: Scheme,
     streams: Streams,
     draws: int,
     progress: Progress,
@@ -220,7 +228,7 @@ def _search(
         stretch = number // STRETCH
         label = f"fit {stretch}" if stretch else "fit"
         found, bounds = yield Order(model, records, alpha, streams, draws, label, f"bounds-{number}")
-        largest = summarize_bounds(derive(weigh, alpha, bounds), records.engine).largest
+        largest = _largest(alpha, bounds, records)
         trials.append(Trial(c, largest))
         if largest <= target and not found.verdict.passed:
             untrusted = found.verdict.complaints
@@ -232,12 +240,19 @@ def _search(
     if best is not None:
         return tuple(trials), best
     why = f", and where they were small enough {'; '.join(untrusted)}" if untrusted else ""
-    raise SurveyError(
-        "spec",
-        "privacy.epsilon",
-        f"no weights were found for it in {MOST_REFITS} refits{why}",
-        "use a larger epsilon or fewer datasets, more privacy.draws, or the scheme 'inverse'",
-    )
+    problem = f"no weights were found for it in {MOST_REFITS} refits{why}"
+    raise _off_scale(records, problem) or SurveyError("spec", "privacy.epsilon", problem, _remedies(scheme))
+
+
+def _largest(alpha: Column, bounds: Column, records: Records) -> float:
+    """Δ_α: infinite where a record with weight has a log-likelihood that is not finite in some draw."""
+    found = summarize_bounds(derive(weigh, alpha, bounds), records.engine)
+    return found.largest if found.all_finite else float("inf")
+
+
+def _remedies(scheme: Scheme) -> str:
+    other = "" if scheme == "inverse" else ", or the scheme 'inverse'"
+    return f"use a larger epsilon or fewer datasets, or more privacy.draws{other}"
 
 
 def _next_constant(trials: list[Trial], aim: float) -> float:
@@ -245,24 +260,57 @@ def _next_constant(trials: list[Trial], aim: float) -> float:
     last = trials[-1]
     low = max((trial.constant for trial in trials if trial.largest_bound < aim), default=0.0)
     high = min((trial.constant for trial in trials if trial.largest_bound > aim), default=np.inf)
-    slope = 0.9
-    if len(trials) > 1:
-        before = trials[-2]
-        rise = np.log(last.largest_bound / before.largest_bound)
-        run = np.log(last.constant / before.constant)
-        slope = float(np.clip(rise / run, 0.3, 3.0)) if run else 0.9
-    step = np.clip(np.log(aim / last.largest_bound) / slope, -np.log(3), np.log(3))
+    if not 0 < last.largest_bound < np.inf:  # nothing to go by but the direction
+        step = np.log(3) if last.largest_bound == 0 else -np.log(3)
+    else:
+        step = np.clip(np.log(aim / last.largest_bound) / _slope(trials), -np.log(3), np.log(3))
     proposed = float(last.constant * np.exp(step))
-    return proposed if low < proposed < high or not low < high else float(np.sqrt(low * high))
+    if low < proposed < high or not low < high:
+        return proposed
+    if low == 0 or high == np.inf:
+        return high / 3 if low == 0 else 3 * low
+    return float(np.sqrt(low * high))
+
+
+def _slope(trials: list[Trial]) -> float:
+    """Of log Δ_α against log c, along the last two trials where both say something."""
+    if len(trials) < 2 or not 0 < trials[-2].largest_bound < np.inf:
+        return 0.9
+    last, before = trials[-1], trials[-2]
+    run = np.log(last.constant / before.constant)
+    return float(np.clip(np.log(last.largest_bound / before.largest_bound) / run, 0.3, 3.0)) if run else 0.9
 
 
 def trusted(found: Fit) -> Fit:
     """The fit, if its diagnostics pass; a fit that fails is never released."""
     if not found.verdict.passed:
-        raise SurveyError(
-            "data",
-            "the posterior draws",
-            "; ".join(found.verdict.complaints),
-            "use more draws (privacy.draws), a simpler model.formula, or a larger epsilon",
-        )
+        problem = "; ".join(found.verdict.complaints)
+        remedy = "use more draws (privacy.draws), a simpler model.formula, or a larger epsilon"
+        raise _off_scale(found.records, problem) or SurveyError("data", "the posterior draws", problem, remedy)
     return found
+
+
+def _off_scale(records: Records, symptom: str) -> SurveyError | None:
+    """The error of a fit that fails because the outcome is not on a scale for which the priors are made."""
+    sums = map_blocks(records.engine, _BlockMoments(records.t), len(records))
+    mean, square = np.sum(sums, axis=0) / len(records)
+    spread = float(np.sqrt(max(square - mean**2, 0.0)))
+    if np.sqrt(square) > LARGEST_LEVEL:
+        cause = "its numbers are far larger than the model's priors expect"
+        remedy = "use survey.transform = 'log' for amounts, or larger units (thousands or millions, say)"
+    elif spread < SMALLEST_SPREAD:
+        cause = "its numbers vary far less than the model's priors expect"
+        remedy = "use survey.transform = 'log' for amounts, or smaller units"
+    else:
+        return None
+    return SurveyError("data", "the outcome as transformed", f"{cause}, so that {symptom}", remedy)
+
+
+@outlined
+@dataclass(frozen=True)
+class _BlockMoments:
+    t: Column
+
+    def __call__(self, piece: slice) -> tuple[float, float]:
+        t = self.t[piece]
+        return float(np.sum(t)), float(np.sum(t * t))

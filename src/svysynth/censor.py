@@ -35,6 +35,7 @@ from svysynth.diagnostics import Verdict, judge
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats
 from svysynth.interval import Interval
+from svysynth.keys import wrapped
 from svysynth.models.base import Array, Model, Parameters, Records, make_records
 from svysynth.models.joint import joint_of
 from svysynth.models.whitening import Whitening
@@ -245,8 +246,7 @@ def _quantities(run: _Leg) -> Floats:
 def _keys(streams: Streams, label: str, chains: int) -> Array:
     """One key for each chain, of a stream of its own."""
     data = np.stack([streams.key_data(label, chain) for chain in range(chains)])
-    keys: Array = jax.random.wrap_key_data(jnp.asarray(data))
-    return keys
+    return wrapped(data)
 
 
 def _starts(keys: Array, size: int) -> Array:

@@ -29,7 +29,8 @@ from svysynth.cli_study import keep_compiled_programs, study
 from svysynth.draft import draft_spec
 from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
 from svysynth.errors import SurveyError, debugging, shown
-from svysynth.files import appearing, refuse_overwriting, write_frame
+from svysynth.files import refuse_overwriting, write_frame
+from svysynth.hidden import appearing
 from svysynth.large import refuse_other_machines
 from svysynth.ledger import open_budget
 from svysynth.overview import overview
@@ -37,6 +38,7 @@ from svysynth.replicates import make_replicates
 from svysynth.report.excel import write_workbook
 from svysynth.report.terminal import INTERNAL, render_overview, render_tables
 from svysynth.spec import Spec, load_spec
+from svysynth.stopping import end_soon_after_a_signal
 from svysynth.streams import Streams
 from svysynth.studies.standin import doctorates
 from svysynth.survey import Survey, survey_from_file
@@ -85,6 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):  # so that what is half written is cleared away
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, stop)
+    if arguments is None:  # otherwise the process is its caller's
+        end_soon_after_a_signal()
     try:
         _run(arguments)
     except SystemExit:

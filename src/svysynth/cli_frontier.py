@@ -15,7 +15,8 @@ from rich.text import Text
 
 from svysynth.cli_study import keep_compiled_programs
 from svysynth.errors import SurveyError
-from svysynth.files import in_hiding, write_frame
+from svysynth.files import write_frame
+from svysynth.hidden import in_hiding
 from svysynth.spec import Mechanism, Spec, load_spec
 from svysynth.streams import Streams
 from svysynth.survey import survey_from_file

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from svysynth.engine import EngineName, chosen_engine
 from svysynth.errors import SurveyError
+from svysynth.report.terminal import INTERNAL
 
 study = typer.Typer(
     help="The paper's studies, run here: its numbers beside ours, and its figures.",
@@ -100,7 +101,8 @@ def application(
 
     Runs on a generated stand-in for the Survey of Doctorate Recipients, or with --data on its public-use file, whose
     layout examples/sdr2017.toml maps. Writes the 27 cells by Sample, Laplace, FBS and FBP with standard errors as CSV,
-    the figures, and `application.html`: the paper's numbers beside ours. With --data the results are for internal use.
+    the figures, and `application.html`: the paper's numbers beside ours. With --data the results are for internal use:
+    every page, table and figure is marked so, and only you can enter the folder.
 
     Example: `svysynth study application`
     """
@@ -114,7 +116,10 @@ def application(
         processes = cluster if cluster.remote else workers
         found = Application(data.resolve() if data else None)
         page = run_application(found, out, replicates, processes, lambda done, _: bar.update(task, completed=done))
-    Console(highlight=False, soft_wrap=True).print(Text(f"Wrote {page}, with CSVs and figures beside it."))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(f"Wrote {page}, with CSVs and figures beside it."))
+    if data:
+        console.print(Text(INTERNAL, style="bold yellow"))
 
 
 def _refuse_workers(engine: EngineName, workers: int | None) -> None:

@@ -27,6 +27,7 @@ from jax.flatten_util import ravel_pytree
 
 from svysynth.groups import Floats
 from svysynth.interval import Interval, shrinkage, shrinkage_by_guess
+from svysynth.keys import jax_key
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
@@ -186,7 +187,7 @@ def correct_by_simulation(
     """
     count = max(SIMULATED, 20 * int(sizes.sum()))
     rows = x[np.searchsorted(np.cumsum(sizes) / sizes.sum(), (np.arange(count) + 0.5) / count)]
-    key = jax.random.wrap_key_data(jnp.asarray(streams.key_data("correction")))
+    key = jax_key(streams, "correction")
     theta = parameters
     for _ in range(SIMULATED_STEPS):
         theta = _simulated_step(model, theta, parameters, jnp.asarray([interval.low, interval.high]), rows, key)

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import secrets
-import shutil
-import signal
-import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -25,6 +18,7 @@ from svysynth.formats.base import CodeLabels, DataFile, file_error
 from svysynth.formats.csv import open_csv, read_csv, write_csv
 from svysynth.formats.parquet import open_parquet, read_parquet
 from svysynth.formats.statistical import open_statistical, read_statistical, write_statistical
+from svysynth.hidden import appearing, in_hiding
 
 FORMATS = {
     ".csv": "csv",
@@ -117,69 +111,6 @@ def write_parts(frames: Iterable[pl.DataFrame], path: Path) -> None:
             pl.scan_parquet(parts, glob=False).sink_parquet(target, statistics=False, maintain_order=True)
 
     in_hiding(path.parent, gather)
-
-
-@contextlib.contextmanager
-def appearing(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name only when the block ends well.
-
-    What is written from confidential data is readable by its owner only.
-    """
-    try:
-        handle, name = tempfile.mkstemp(prefix=".svysynth-", suffix=path.suffix, dir=path.parent)
-    except (OSError, ValueError):
-        raise file_error(path, "cannot be written", "check that the folder exists and can be written to") from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(mode)
-        temporary.replace(path)
-    except OSError:
-        raise file_error(path, "cannot be written", "check the free space and the permissions there") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def in_hiding(parent: Path, work: Callable[[Path], None]) -> None:
-    """Let `work` fill a new folder that only its owner can enter; what it has not renamed is gone in the end.
-
-    A signal, which may come between any two steps, leaves nothing behind: the folder is named before it is made, and
-    what comes while it is cleared away waits. (With a context manager there would be a moment at either end in which
-    neither the block nor the manager is in charge.)
-    """
-    folder, signals = parent / f".svysynth-{secrets.token_hex(8)}", _Signals()
-    try:
-        try:
-            folder.mkdir(mode=0o700)
-            work(folder)
-        finally:
-            signals.hold()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        signals.let_go()
-
-
-class _Signals:
-    """Holds back those signals that end the program; other threads may receive them, so a mask would not do."""
-
-    def __init__(self) -> None:
-        self.handlers: dict[int, Any] = {}
-        self.held: list[int] = []
-
-    def hold(self) -> None:
-        if threading.current_thread() is not threading.main_thread():  # where signals interrupt nothing
-            return
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            if (handler := signal.getsignal(number)) is not None:
-                self.handlers[number] = handler
-                signal.signal(number, lambda number, _: self.held.append(number))
-
-    def let_go(self) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
-        for number in self.held:
-            signal.raise_signal(number)
 
 
 def refuse_overwriting(target: Path, *sources: Path) -> None:

@@ -157,7 +157,7 @@ def _noisy(
         progress(f"{mechanism}: ε = {epsilon:g}")
         for repeat in range(repeats):
             if mechanism == "laplace-paper":
-                own = Streams.seeded(int(streams.generator("laplace", repeat).integers(2**62)))
+                own = streams.split("laplace", repeat)
                 found = laplace_tables(survey, tables, epsilon, own, estimation=spec.estimation).tables
             else:
                 if bounds is None:

@@ -25,8 +25,8 @@ from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, is_plain, require_type
-from svysynth.files import in_hiding
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
+from svysynth.hidden import in_hiding
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting

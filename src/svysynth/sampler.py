@@ -24,6 +24,7 @@ from blackjax.mcmc.integrators import IntegratorState
 
 from svysynth.diagnostics import Verdict, judge, judge_together
 from svysynth.groups import Floats, Integers
+from svysynth.keys import jax_key, wrapped
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
@@ -86,7 +87,7 @@ def _run(
     model: Model, statistics: Any, streams: Streams, draws: int, label: str, halvings: int
 ) -> tuple[dict[str, Floats], Verdict]:
     """Warm up at half the step, then run until the verdict is good or cannot become so; the draws that are kept."""
-    key = jax.random.wrap_key_data(jnp.asarray(streams.key_data(label)))
+    key = jax_key(streams, label)
     whitening, state = _start(model, statistics, key)
     advance = partial(_advance, model, statistics, whitening, key=key)
     state, _ = advance(state, number=0, halvings=halvings + 1)
@@ -136,7 +137,7 @@ def _run_together(
     model: Model, statistics: Any, keys: npt.NDArray[np.uint32], draws: int, rounds: int, halvings: int
 ) -> tuple[Parameters, Floats, Integers]:
     """So many rounds of all chains: the draws kept of each fit, its diagnostics' figures and its divergences."""
-    key = jax.random.wrap_key_data(jnp.asarray(keys))
+    key = wrapped(keys)
     whitening, state = _start_together(model, statistics, key)
     state, _ = _advance_together(model, statistics, whitening, state, key, 0, halvings + 1)
     legs: list[_Leg] = []

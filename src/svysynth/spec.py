@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from svysynth.errors import SurveyError, did_you_mean, is_plain, require_type, shown
+from svysynth.formula import parse_formula
 
 Statistic = Literal["count", "mean", "total", "proportion"]
 Transform = Literal["log", "identity"]
@@ -282,6 +283,15 @@ class Spec(_Section):
             for column in (survey.outcome, *survey.public, survey.strata):
                 if column in MICRODATA_COLUMNS:
                     raise _clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")
+        return self
+
+    @model_validator(mode="after")
+    def _the_formula_can_be_parsed(self) -> Self:
+        if self.model.formula is not None:
+            try:
+                parse_formula(self.model.formula, self.survey.public)
+            except SurveyError as error:
+                raise _clash(f"'model.formula' {error.problem}: {error.remedy}") from None
         return self
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ import polars as pl
 from svysynth.engine import BLOCK, map_blocks
 from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers
+from svysynth.keys import wrapped
 from svysynth.large import survey_of_columns
 from svysynth.models.base import Array, Model, Parameters, Records
 from svysynth.outline import outlined
@@ -114,7 +115,7 @@ class _Block:
         """The group, t*, v* and the smoothed log weight of each record."""
         place = shuffled(np.arange(piece.start, piece.stop), self.size, shuffle_keys(self.streams, self.number))
         group = np.searchsorted(np.cumsum(self.count), place, side="right")
-        key = jax.random.wrap_key_data(jnp.asarray(draw_keys(self.streams, self.number)))
+        key = wrapped(draw_keys(self.streams, self.number))
         key = jax.random.fold_in(key, piece.start // BLOCK)
         t, v, smoothed = _draw_records(self.model, key, self.draw, self.x[group])
         return group, np.asarray(t), np.asarray(v), np.asarray(smoothed)
@@ -181,12 +182,16 @@ def synthesize_together(
         t, _, smoothed = model.synthesize(jax.random.fold_in(key, 0), draw, x[group])
         return Laid(*(jnp.zeros(size).at[place].set(column) for column in (t, smoothed)))
 
-    return jax.vmap(of_one)(draws, x, count, shuffles, jax.random.wrap_key_data(keys))
+    return jax.vmap(of_one)(draws, x, count, shuffles, wrapped(keys))
 
 
 def shuffle_keys(streams: Streams, number: int) -> npt.NDArray[np.uint64]:
-    """The keys by which the records of a synthetic survey are shuffled."""
-    return streams.generator("shuffle", number).integers(0, 2**63, ROUNDS, dtype=np.uint64)
+    """The keys by which the records of a synthetic survey are shuffled.
+
+    Who found them from the published rows would know the order of their groups, whose sizes are public, and no other
+    stream: the order of the confidential records plays no part.
+    """
+    return streams.words("shuffle", number, ROUNDS)
 
 
 def draw_keys(streams: Streams, number: int) -> npt.NDArray[np.uint32]:

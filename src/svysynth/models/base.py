@@ -8,6 +8,7 @@ statistics of the records, so a density evaluation costs the same for a thousand
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-import polars as pl
 
 from svysynth.engine import LOCAL, Engine, map_blocks
 from svysynth.errors import SurveyError
+from svysynth.formula import Formula, parse_formula
 from svysynth.groups import Floats, Integers, group_sums
 from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
@@ -108,14 +109,9 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
     """The records of a survey, with the design matrix of a formula (by default the public columns' main effects)."""
     sizes = [len(survey.levels(column)) for column in survey.public]
     cells, weight, cell = survey.model_cells()
-    positions = np.unravel_index(cells, sizes)
-    frame = pl.DataFrame(
-        {
-            column: _present_levels(survey.levels(column), position)
-            for column, position in zip(survey.public, positions, strict=True)
-        }
-    )
-    x, terms = _design_matrix(frame, formula or " + ".join(f"`{column}`" for column in survey.public))
+    positions = dict(zip(survey.public, np.unravel_index(cells, sizes), strict=True))
+    parsed = Formula.main_effects(survey.public) if formula is None else parse_formula(formula, survey.public)
+    x, terms = _design_matrix(positions, {column: survey.levels(column) for column in survey.public}, parsed)
     t = derive(np.log, survey.outcome_values) if survey.transform == "log" else survey.outcome_values
     mean = sum(map_blocks(survey.engine, _BlockSum(survey.weights), len(survey))) / len(survey)
     v = derive(partial(_log_ratio, mean=mean), survey.weights)
@@ -145,54 +141,42 @@ def _with_weight(x: Floats, terms: tuple[str, ...], log_weight: Floats) -> tuple
     return np.column_stack([x, log_weight]), (*terms, "log weight")
 
 
-def _present_levels(levels: tuple[str, ...], position: Integers) -> pl.Series:
-    present = np.unique(position)
-    labels = [levels[code] for code in present]
-    return pl.Series([levels[code] for code in position], dtype=pl.Enum(labels))
-
-
-def _design_matrix(frame: pl.DataFrame, formula: str) -> tuple[Floats, tuple[str, ...]]:
+def _design_matrix(
+    positions: Mapping[str, Integers], levels: Mapping[str, tuple[str, ...]], formula: Formula
+) -> tuple[Floats, tuple[str, ...]]:
+    """formulaic sees columns and their levels by number, as `c0` and `l0`: a name may be anything."""
     import formulaic
     import pandas as pd
-    from formulaic.errors import FormulaicError
 
-    # formulaic sees the columns by number: a column's name may be anything
-    plain = {name: f"c{number}" for number, name in enumerate(frame.columns)}
-    for name in sorted(plain, key=len, reverse=True):
-        formula = formula.replace(f"`{name}`", plain[name])
-        if name.isidentifier():
-            formula = _replace_word(formula, name, plain[name])
+    plain = {name: f"c{number}" for number, name in enumerate(positions)}
     # formulaic works on pandas; polars' own conversion would need pyarrow, which is not a dependency
-    columns = {plain[name]: _pandas_categories(frame[name]) for name in frame.columns}
-    try:
-        matrix = formulaic.model_matrix(formula, pd.DataFrame(columns), na_action="raise")
-    except (FormulaicError, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError):
-        remedy = "write it like: field * gender, with public columns only"
-        raise SurveyError("spec", "model.formula", "is not a formula of the public columns", remedy) from None
+    frame = pd.DataFrame({plain[name]: _numbered(position) for name, position in positions.items()})
+    terms = [":".join(plain[name] for name in term) for term in formula.terms]
+    text = " + ".join(["1" if formula.intercept else "0", *terms])
+    matrix = formulaic.model_matrix(text, frame, na_action="raise")
     x = np.asarray(matrix, dtype=np.float64)
     if np.linalg.matrix_rank(x) < x.shape[1]:
         raise SurveyError(
             "spec", "model.formula", "has terms that the filled cells cannot tell apart", "use fewer interactions"
         )
-    names = {short: name for name, short in plain.items()}
-    return x, tuple(_restore(str(term), names) for term in matrix.columns)
+    return x, tuple(_restored(str(term), levels) for term in matrix.columns)
 
 
-def _pandas_categories(series: pl.Series) -> Any:
+def _numbered(position: Integers) -> Any:
     import pandas as pd
 
-    assert isinstance(series.dtype, pl.Enum)
-    return pd.Categorical.from_codes(series.to_physical().to_numpy(), list(series.dtype.categories))
+    present, code = np.unique(position, return_inverse=True)
+    return pd.Categorical.from_codes(code, [f"l{level}" for level in present])
 
 
-def _replace_word(text: str, word: str, by: str) -> str:
-    return re.sub(rf"\b{re.escape(word)}\b", by, text)
+def _restored(term: str, levels: Mapping[str, tuple[str, ...]]) -> str:
+    names = list(levels)
 
+    def restore(match: re.Match[str]) -> str:
+        name = names[int(match[1])]
+        return f"{name}[{match[2]}{levels[name][int(match[3])]}]"
 
-def _restore(term: str, names: dict[str, str]) -> str:
-    for short in sorted(names, key=len, reverse=True):
-        term = _replace_word(term, short, names[short])
-    return term
+    return re.sub(r"c(\d+)\[((?:T\.)?)l(\d+)\]", restore, term)
 
 
 @outlined

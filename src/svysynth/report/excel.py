@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import xlsxwriter
 
-from svysynth.files import appearing
+from svysynth.hidden import appearing
 from svysynth.outline import outlined
 from svysynth.report.wide import WideTable, wide_tables
 

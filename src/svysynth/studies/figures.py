@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from svysynth.files import appearing
 from svysynth.groups import Floats
+from svysynth.hidden import appearing
 from svysynth.studies.methods import NAMES, Method
 
 COLORS: dict[str, str] = {
@@ -50,9 +50,12 @@ MANY_DECADES = 2.5
 SHORT_NAMES: dict[Method, str] = NAMES | {"fbp-full": "FBP,\nfull\nsmoothing"}
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> None:
-    """Write a figure as NAME.svg and NAME.png."""
-    for ending, metadata in (("svg", {"Date": None}), ("png", {})):
+def save_figure(figure: Figure, folder: Path, name: str, banner: str | None = None) -> None:
+    """Write a figure as NAME.svg and NAME.png, under a banner where there is one."""
+    if banner:
+        figure.suptitle(banner, color="#8a1020", fontweight="bold")
+    title = {"Title": banner} if banner else {}
+    for ending, metadata in (("svg", {"Date": None, **title}), ("png", title)):
         with matplotlib.rc_context(STYLE), appearing(folder / f"{name}.{ending}") as temporary:
             figure.savefig(temporary, format=ending, dpi=160, metadata=metadata)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from svysynth.files import appearing
+from svysynth.hidden import appearing
 
 NOTABLE, STRIKING = 2.0, 3.0
 """Differences in standard errors from which a number is marked."""
@@ -25,6 +25,7 @@ th { font-weight: 600; } th[scope=row], th.corner { text-align: left; font-weigh
 thead tr:last-child th { border-bottom: 1px solid #888; font-weight: 400; color: #555; }
 tbody tr:nth-child(3n) > * { border-bottom: 1px solid #eee; }
 .first { border-left: 1px solid #ccc; }
+.banner { background: #8a1020; color: #fff; font-weight: 700; padding: .5rem .8rem; }
 .notable { background: #fff1cc; } .striking { background: #ffd2cc; }
 figure { margin: 1.5rem 0; } figure img { max-width: 100%; } figcaption { color: #444; max-width: 60rem; }
 """
@@ -46,9 +47,15 @@ def write_page(
     comparison: pl.DataFrame,
     further: Sequence[tuple[str, pl.DataFrame]],
     pictures: Sequence[Picture],
+    banner: str | None = None,
 ) -> None:
-    """Write the page: how far both agree, every number, further tables, and the pictures, SVG files beside it."""
-    parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(text)}</p>" for text in paragraphs)]
+    """Write the page: how far both agree, every number, further tables, and the pictures, SVG files beside it.
+
+    A page with a banner says so in its title too.
+    """
+    top = [f'<p class="banner" role="note">{escape(banner)}</p>'] if banner else []
+    title = f"INTERNAL: {title}" if banner else title
+    parts = [*top, f"<h1>{escape(title)}</h1>", *(f"<p>{escape(text)}</p>" for text in paragraphs)]
     parts += ["<h2>Agreement with the paper</h2>", _plain_table(agreement)]
     for (section,), rows in comparison.group_by(["section"], maintain_order=True):
         parts += [f"<h2>{escape(str(section))}</h2>", _comparison_table(rows)]
@@ -56,6 +63,7 @@ def write_page(
         parts += [f"<h2>{escape(heading)}</h2>", _plain_table(frame)]
     parts.append("<h2>Figures</h2>")
     parts += [_picture(path.parent / f"{picture.name}.svg", picture.caption) for picture in pictures]
+    parts += top
     page = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n<title>{escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"/>\n<style>{STYLE}</style>\n</head>\n'

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from svysynth.engine import Engine, cores
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
+from svysynth.report.terminal import INTERNAL
 from svysynth.studies.application import Application, correlation, release, release_figures, tidy_tables
 from svysynth.studies.comparison import (
     PAPER_REPLICATES,
@@ -58,6 +59,8 @@ AS_PUBLISHED_MEANS = (
     "Samples are drawn systematically and FBP's bounds are those of the lognormal density of π, as the paper's figures "
     "suggest that its authors did; the weights α are at most 0.85, so that intervals have the published lengths."
 )
+SOURCE = "confidential, internal use only"
+"""What a column says of numbers that come from a file; `svysynth tables` says the same."""
 HOW_TO_READ = (
     "A difference is ours less the paper's, in Monte Carlo standard errors of that difference, which count the error "
     "of both sides. Differences beyond 2 are marked yellow, beyond 3 red: about 5% and 0.3% of the numbers would be "
@@ -201,10 +204,14 @@ def run_application(
     workers: int | Engine | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Path:
-    """The application, on the stand-in or on the public-use file. Gives back the path of the page."""
+    """The application, on the stand-in or on the public-use file. Gives back the path of the page.
+
+    What comes from a file is marked as internal, each page, table and figure of it, in a folder for its owner alone.
+    """
     indices = range(_enough(releases))
     survey = study.survey
-    claim_folder(folder, study.settings)
+    banner = None if study.data is None else INTERNAL
+    claim_folder(folder, study.settings, 0o777 if study.data is None else 0o700)
     run_replicates(partial(release, study), indices, folder / RELEASES, _workers(workers), progress)
     numbers = load_replicates(folder / RELEASES, indices)
     frames = {
@@ -213,8 +220,8 @@ def run_application(
         "bounds": tidy_bounds(numbers[0]),
     }
     frames["comparison"] = compare_application(frames["tables"], frames["fits"], correlation(survey), len(survey))
-    _write_frames(folder, frames)
-    pictures = _draw_application(folder, frames)
+    _write_frames(folder, frames, None if study.data is None else SOURCE)
+    pictures = _draw_application(folder, frames, banner)
     source = "the generated stand-in" if study.data is None else "the file given"
     paragraphs = [
         f"The paper's tables of the Survey of Doctorate Recipients, made here from {source}: n = {len(survey):,}, "
@@ -230,13 +237,13 @@ def run_application(
         )
     compared = frames["comparison"]
     target = folder / "application.html"
-    write_page(target, "Application: paper and here", paragraphs, agreement(compared), compared, [], pictures)
+    write_page(target, "Application: paper and here", paragraphs, agreement(compared), compared, [], pictures, banner)
     if study.data is None:
         _open_to_all(folder)
     return target
 
 
-def _draw_application(folder: Path, frames: dict[str, pl.DataFrame]) -> list[Picture]:
+def _draw_application(folder: Path, frames: dict[str, pl.DataFrame], banner: str | None) -> list[Picture]:
     bounds = Picture("figure-1-bounds", "Figure 1. Lipschitz bounds of the records without and with weights, Δ = 1.8.")
     caption = "Figure 2. RMSE in 27 cells against the confidential estimates, m = 3, ε = 10.8; logarithmic axis."
     rmse = frames["tables"].filter(pl.col("rmse") > 0)
@@ -247,18 +254,20 @@ def _draw_application(folder: Path, frames: dict[str, pl.DataFrame]) -> list[Pic
             (bounds, bounds_figure(frames["bounds"])),
             (Picture("figure-2-rmse", caption), rmse_figure(rmse, "rmse", methods, logarithmic=True)),
         ],
+        banner,
     )
 
 
-def _save(folder: Path, drawn: Sequence[tuple[Picture, Figure]]) -> list[Picture]:
+def _save(folder: Path, drawn: Sequence[tuple[Picture, Figure]], banner: str | None = None) -> list[Picture]:
     for picture, figure in drawn:
-        save_figure(figure, folder, picture.name)
+        save_figure(figure, folder, picture.name, banner)
     return [picture for picture, _ in drawn]
 
 
-def _write_frames(folder: Path, frames: dict[str, pl.DataFrame]) -> None:
+def _write_frames(folder: Path, frames: dict[str, pl.DataFrame], source: str | None = None) -> None:
     for name, frame in frames.items():
-        write_frame(frame, folder / f"{name}.csv")
+        marked = frame if source is None else frame.with_columns(pl.lit(source).alias("source"))
+        write_frame(marked, folder / f"{name}.csv")
 
 
 def _open_to_all(folder: Path) -> None:

@@ -25,8 +25,8 @@ import numpy as np
 
 from svysynth.engine import ONE_THREAD, Engine
 from svysynth.errors import Kind, SurveyError
-from svysynth.files import appearing
 from svysynth.groups import Floats
+from svysynth.hidden import appearing, clear_leftovers
 
 Arrays = dict[str, Floats]
 Task = Callable[[int], Mapping[str, Floats]]
@@ -37,12 +37,13 @@ Refusal = tuple[Kind, str, str, str]
 SETTINGS = "study.json"
 
 
-def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+def claim_folder(folder: Path, settings: Mapping[str, Any], mode: int = 0o777) -> None:
     """Make a folder for a study, or take up the same study in it; anything else in it is refused."""
     content = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     place = f"folder '{folder.name}'"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, exist_ok=True)
         known = folder / SETTINGS
         if known.is_file():
             if known.read_text(encoding="utf-8") != content:
@@ -51,6 +52,7 @@ def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
         elif any(folder.iterdir()):
             raise SurveyError("file", place, "is not empty and holds no study", "choose another with --out")
         else:
+            folder.chmod(folder.stat().st_mode & mode)  # it may have been there, empty and open to others
             with appearing(known) as temporary:
                 temporary.write_text(content, encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -77,20 +79,22 @@ def run_replicates(
             task, pending, folder.resolve(), workers, lambda done: progress(len(indices) - done, len(indices))
         )
         return
-    with processes(min(workers, len(pending))) as pool:
-        futures = [pool.submit(_work, task, folder, index) for index in pending]
-        for done, future in enumerate(as_completed(futures), start=1):
-            refusal = future.result()
-            if refusal is not None:
-                raise SurveyError(*refusal)
-            progress(len(indices) - len(pending) + done, len(indices))
+    try:
+        with processes(min(workers, len(pending))) as pool:
+            futures = [pool.submit(_work, task, folder, index) for index in pending]
+            for done, future in enumerate(as_completed(futures), start=1):
+                refusal = future.result()
+                if refusal is not None:
+                    raise SurveyError(*refusal)
+                progress(len(indices) - len(pending) + done, len(indices))
+    finally:
+        clear_leftovers(folder)
 
 
 def unfinished(folder: Path, indices: Sequence[int]) -> list[int]:
     """The replicates that the folder, which is made where there is none, does not hold yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    for remains in folder.glob(".svysynth-*"):
-        remains.unlink(missing_ok=True)
+    clear_leftovers(folder)
     return [index for index in indices if not _is_complete(_path(folder, index))]
 
 
@@ -99,9 +103,14 @@ def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
     """So many processes, which compute on one thread of the CPU each and end with this one."""
     context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
     with _environment(ONE_THREAD | {"JAX_PLATFORMS": "cpu"}):
+        others = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(workers, context, _leave_with_parent)
         try:
             yield pool
+        except (KeyboardInterrupt, SystemExit):
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()  # what it computes would be waited for
+            raise
         except BrokenProcessPool:
             remedy = (
                 "run the same command again, which takes up where it stopped, with fewer --workers if memory is short"
