@@ -16,9 +16,11 @@ import polars as pl
 import pytest
 from scipy.special import ndtri
 
+from repeatable import repeat
 from svysynth import pipeline, publish
 from svysynth.cli import main
 from svysynth.ledger import open_budget
+from svysynth.spec import load_spec
 
 RECORDS = 64
 SPEC = """
@@ -85,15 +87,16 @@ def make_house(folder, mechanism, answers):
     pl.DataFrame(labels | {"income": income, "wt": weight}).write_csv(folder / "people.csv")
     name, guarantee = MECHANISMS[mechanism]
     (folder / "s.toml").write_text(SPEC.format(mechanism=name, guarantee=guarantee))
-    open_budget(folder / "ledger.sqlite", "people", 1000)
+    open_budget(folder / "ledger.sqlite", "people", 1000, load_spec(folder / "s.toml").privacy.accounting)
     return folder / "s.toml"
 
 
 def release(folder, mechanism, answers, capsys):
-    """What a release with a seed published and printed, masked."""
+    """What a release that repeats published and printed, masked."""
     spec = make_house(folder, mechanism, answers)
-    with suppress(SystemExit):
-        main(["release", str(spec), "--out", str(folder / "out"), "--seed", "3"])
+    with suppress(SystemExit), pytest.MonkeyPatch.context() as patch:
+        repeat(patch, 3)
+        main(["release", str(spec), "--out", str(folder / "out")])
     printed = capsys.readouterr()
     assert (folder / "out/public").is_dir(), printed.err
     return seen(folder / "out/public") | {"printed": printed.out.replace(str(folder), "")}

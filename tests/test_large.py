@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repeatable import repeatable
 from svysynth import SurveyError, engine, large, load_spec, pipeline
 from svysynth.engine import BLOCK, HERE, LOCAL, Dask, Local, block_slices, part_ranges
 from svysynth.large import read_large, store_survey
@@ -21,7 +22,6 @@ from svysynth.ledger import open_budget
 from svysynth.models.base import Records, linear_statistics, make_records
 from svysynth.pipeline import release
 from svysynth.store import Derived, Stored, compute_column, derive
-from svysynth.streams import Streams
 from svysynth.survey import survey_from_file
 from svysynth.synthesis import ROUNDS, shuffled
 from svysynth.tables import tabulate_all
@@ -74,7 +74,7 @@ def house(tmp_path_factory):
     for mechanism in ("fbs", "fbp"):
         path = folder / f"{mechanism}.toml"
         path.write_text(SPEC.format(mechanism=mechanism))
-    open_budget(load_spec(path).privacy.ledger, "large", 10_000)
+    open_budget(load_spec(path).privacy.ledger, "large", 10_000, "asymptotic")
     return folder
 
 
@@ -89,7 +89,7 @@ def public_bytes(folder):
 
 
 def run(house, out, mechanism="fbs", workers=LOCAL):
-    release(load_spec(house / f"{mechanism}.toml"), out, Streams.seeded(7), engine=workers)
+    release(load_spec(house / f"{mechanism}.toml"), out, repeatable(7), engine=workers)
     return public_bytes(out)
 
 

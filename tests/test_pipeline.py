@@ -8,7 +8,7 @@ import pytest
 
 from svysynth.cli import main
 from svysynth.interval import place_interval
-from svysynth.ledger import show
+from svysynth.ledger import open_budget, show
 from svysynth.spec import StandInSpec, load_spec
 
 SECRET = ("alpha", "bound", "seed", "r_hat", "calibration", "trial")
@@ -22,7 +22,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def released(demo):
-    assert run("release", demo / "doctorates.toml", "--out", demo / "release", "--seed", 1) == 0
+    assert run("release", demo / "doctorates.toml", "--out", demo / "release") == 0
     return demo / "release"
 
 
@@ -45,7 +45,7 @@ def test_the_manifest_says_what_is_promised(released):
     assert guarantee["kind"] == "asymptotic"
     assert guarantee["epsilon_blanked"] == 2 * guarantee["largest_bound"] * guarantee["datasets"] == 10.8
     assert guarantee["epsilon_changed"] == 21.6
-    assert "NOT FOR RELEASE" in manifest["warning"]
+    assert (manifest["format"], manifest["warning"]) == (2, None)
     assert manifest["ledger"]["entry"] == 2
 
 
@@ -124,6 +124,7 @@ bounds = { outcome = [5000.0, 1000000.0], weight = [0.1, 500.0] }
 def censored_spec(demo):
     text = (demo / "doctorates.toml").read_text().replace("datasets = 3\n", f"datasets = 3\n{GLOBAL}")
     (demo / "global.toml").write_text(text.replace('"fbs"', '"fbp"'))
+    open_budget(demo / "ledger.sqlite", "doctorates", 1080, "differential privacy")
     return demo / "global.toml"
 
 
@@ -135,6 +136,8 @@ def test_a_release_with_the_global_guarantee_says_so_and_verifies(censored_spec,
     guarantee = manifest["guarantee"]
     low, high = guarantee["interval"]
     assert (guarantee["kind"], guarantee["epsilon_blanked"], guarantee["epsilon_changed"]) == ("global", 10.8, 21.6)
+    spent = {state.accounting: state.spent for state in show(censored_spec.with_name("ledger.sqlite"))}
+    assert spent["differential privacy"] == 21_600_000
     assert 10.8 * (1 - 1e-9) < 3 * (high - low) <= 10.8
     assert manifest["warning"] is None
     assert manifest["privacy"]["public_constants"]["spread"] == 0.5

@@ -206,7 +206,8 @@ def release(
     spec_path: SpecPath,
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for public/ and internal/.")],
     seed: Annotated[
-        int | None, typer.Option(min=0, help="For tests: stamps the output NOT FOR RELEASE.", show_default=False)
+        int | None,
+        typer.Option(min=0, help="For tests: charges nothing, stamps all NOT FOR RELEASE.", show_default=False),
     ] = None,
     engine: Annotated[EngineName, typer.Option(help="Who goes through the records: see docs/large.md.")] = "local",
     scheduler: Annotated[
@@ -240,8 +241,9 @@ def verify(
 ) -> None:
     """Check a release that is going out.
 
-    Checksums and manifest, that the tables follow from the synthetic files by making them again, and the entry in the
-    ledger. A single changed byte is an error.
+    Checksums and manifest, that the tables follow from the synthetic files by making them again, and that the ledger
+    has a charge for this very folder: files that were changed and signed again are an error. A public folder alone is
+    checked without the ledger, and the output says so; a whole release whose ledger cannot be found is an error.
 
     Example: `svysynth verify release`
     """
@@ -252,7 +254,8 @@ def verify(
     for line in found.checked:
         console.print(Text(f"  ok  {line}"), soft_wrap=True)
     if not found.ledger:
-        console.print(Text("  --  the ledger was not at hand: give it with --ledger"))
+        warning = "  --  not checked against the ledger: nothing shows that this folder is the one that was paid for"
+        console.print(Text(f"{warning}. Give the ledger with --ledger."), soft_wrap=True)
     for sentence in found.manifest.statement:
         console.print(Text(sentence), soft_wrap=True)
 
@@ -287,7 +290,7 @@ def open_demo_budget(spec: Spec) -> None:
     """Open the example's budget, unless its ledger is there already."""
     assert spec.privacy is not None
     if not spec.privacy.ledger.exists():
-        open_budget(spec.privacy.ledger, str(spec.privacy.budget), DEMO_TOTAL)
+        open_budget(spec.privacy.ledger, str(spec.privacy.budget), DEMO_TOTAL, spec.privacy.accounting)
 
 
 def _next_folder(folder: Path) -> Path:
@@ -312,6 +315,7 @@ def write_example(folder: Path) -> Path:
 def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL) -> pl.DataFrame:
     """Release, and return the public tables."""
     keep_compiled_programs()
+    from svysynth.internal import warnings_of
     from svysynth.manifest import NOT_FOR_RELEASE
     from svysynth.pipeline import release as run
 
@@ -329,6 +333,8 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
     console.print(
         Text(f"Wrote {out / 'public'} and {out / 'internal'}. Only public/ may leave the house."), soft_wrap=True
     )
+    for warning in warnings_of(done):
+        console.print(Text("Warning: ", style="bold yellow") + Text(warning), soft_wrap=True)
     return done.tables
 
 

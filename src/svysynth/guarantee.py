@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from svysynth.accounting import Accounting
+
 Kind = Literal["asymptotic", "global", "none"]
 
 
@@ -42,6 +44,16 @@ class Guarantee(BaseModel):
     """What drew from the posterior: always an approximation of it. None where nothing is sampled from a posterior."""
     draws: int | None = None
     """The number of draws that the bounds were taken over."""
+
+    @property
+    def accounting(self) -> Accounting:
+        """The kind of ε that a release with this promise is charged in."""
+        return "differential privacy" if self.kind == "global" else "asymptotic"
+
+    @property
+    def charged(self) -> float | None:
+        """What it is charged: ε for an answer changed, or the paper's figure where the promise is asymptotic."""
+        return self.epsilon_changed if self.kind == "global" else self.epsilon_blanked
 
     def sentences(self) -> tuple[str, str]:
         """The promise for someone who uses the data."""

@@ -16,24 +16,26 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.additive import additive_tables, check_additive
+from svysynth.anchor import write_durably
 from svysynth.calibration import Calibration, calibrate_records
 from svysynth.censor import CensoredFit, censored_records, fit_censored, trusted_censored
 from svysynth.combine import Synthetic, make_synthetic
 from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
-from svysynth.errors import SurveyError, is_plain
+from svysynth.errors import SurveyError
 from svysynth.files import in_hiding
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large, store_survey
-from svysynth.ledger import Charge, charge, millionths, show
+from svysynth.ledger import Charge, record_release
 from svysynth.models.base import Model, Parameters, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.publish import publish
-from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
+from svysynth.payment import ANCHOR, check_budget, pay, refusals_recorded
+from svysynth.publish import checksum, publish
+from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec, SurveySpec
 from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_file
@@ -96,16 +98,19 @@ def release(
 ) -> Release:
     """Run the whole way and write `public/` and `internal/` into a new folder.
 
-    What is made with streams that are not fresh is stamped NOT FOR RELEASE. A survey that is too large for memory, or
-    that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
+    What is made with streams that are not fresh is charged to no budget and stamped NOT FOR RELEASE. A survey that is
+    too large for memory, or that an engine of several processes works on, is kept in a hidden folder beside the new one
+    while the work lasts.
     """
-    privacy, budget = _ready(spec, folder)
+    privacy = _ready(spec, folder, streams)
     finished: list[Release] = []
 
     def run(scratch: Path | None) -> None:
-        progress("reading the survey")
-        survey = _read(spec.survey, scratch, engine)
-        finished.append(_release(spec, privacy, budget, survey, folder, streams, progress))
+        paid: list[Charge] = []
+        with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
+            progress("reading the survey")
+            survey = _read(spec.survey, scratch, engine)
+            finished.append(_release(spec, privacy, survey, folder, streams, paid, progress))
 
     if _can_be_cut(spec, privacy) and (engine.remote or is_large(spec.survey)):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -132,10 +137,10 @@ def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
 def _release(
     spec: Spec,
     privacy: PrivacySpec,
-    budget: str,
     survey: Survey,
     folder: Path,
     streams: Streams,
+    paid: list[Charge],
     progress: Progress,
 ) -> Release:
     direct = _rehearse(survey, spec, privacy)
@@ -147,11 +152,14 @@ def _release(
     else:
         make = _censored_surveys if privacy.censored else _pseudo_posterior_surveys
 
-    def pay(guarantee: Guarantee) -> Charge:
+    def charged(guarantee: Guarantee) -> Charge | NotCharged:
+        if not streams.fresh:
+            return NotCharged()
         progress("charging the ledger")
-        return _charge(privacy, budget, folder, guarantee)
+        paid.append(pay(privacy, folder, survey, guarantee))
+        return paid[0]
 
-    made = make(survey, spec, privacy, streams, pay, progress)
+    made = make(survey, spec, privacy, streams, charged, progress)
     finished = Release(
         made.paid,
         made.guarantee,
@@ -161,7 +169,6 @@ def _release(
         rounded(made.tables, TABLE_DIGITS),
         made.synthetic.surveys,
         made.notes,
-        seeded=not streams.fresh,
     )
     progress("writing")
     _write(folder, finished, survey, made, direct)
@@ -173,7 +180,7 @@ class _Made:
     """What a mechanism made, after it was paid for."""
 
     guarantee: Guarantee
-    paid: Charge
+    paid: Charge | NotCharged
     synthetic: Synthetic
     tables: pl.DataFrame
     notes: tuple[str, ...] = ()
@@ -181,7 +188,7 @@ class _Made:
     censored: CensoredFit | None = None
 
 
-Pay = Callable[[Guarantee], Charge]
+Pay = Callable[[Guarantee], Charge | NotCharged]
 
 
 def _noisy_tables(
@@ -276,7 +283,7 @@ def _roles(survey: Survey) -> dict[str, tuple[str, ...]]:
     return {"confidential": (survey.outcome, survey.design.weight), "public": survey.published}
 
 
-def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
+def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
     """Stop before the long work if the release could not be written or paid for."""
     privacy = spec.privacy
     if privacy is None:
@@ -285,17 +292,9 @@ def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
         problem = "'laplace-paper' is a comparison without a guarantee and cannot be released"
         raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
     _refuse_folder(folder)
-    if privacy.budget is None:
-        remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
-        raise SurveyError("spec", "privacy.budget", "is not declared", remedy)
-    left = {state.name: state.left for state in show(privacy.ledger)}.get(privacy.budget)
-    if left is None:
-        remedy = "open it once with `svysynth ledger open SPEC --total EPSILON`, or correct privacy.budget"
-        raise SurveyError("spec", f"budget '{privacy.budget}'", f"is not in '{privacy.ledger.name}'", remedy)
-    if left < millionths(privacy.epsilon):
-        remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
-        raise SurveyError("spec", f"budget '{privacy.budget}'", "has less left than privacy.epsilon", remedy)
-    return privacy, privacy.budget
+    if streams.fresh:
+        check_budget(privacy, folder)
+    return privacy
 
 
 def _refuse_folder(folder: Path) -> None:
@@ -326,28 +325,24 @@ def _rehearse(survey: Survey, spec: Spec, privacy: PrivacySpec) -> pl.DataFrame:
     return direct
 
 
-def _charge(privacy: PrivacySpec, budget: str, folder: Path, guarantee: Guarantee) -> Charge:
-    purpose = folder.name if is_plain(folder.name) and folder.name.strip() else "release"
-    return charge(privacy.ledger, budget, privacy.epsilon, purpose[:200].strip(), guarantee.kind)
-
-
 def make_model(privacy: PrivacySpec, model: ModelSpec) -> Model:
     """The model that a spec asks for."""
     return FBS() if privacy.mechanism == "fbs" else FBP(smoothing=model.smoothing)
 
 
 def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame) -> None:
-    """Build both folders beside the target, then give them its name in one step."""
+    """Build both folders beside the target, bind them to their charge, then give them their name in one step."""
 
     def build(building: Path) -> None:
-        public, internal, anchor = (building / name for name in ("public", "internal", "anchor.json"))
+        public, internal, anchor = (building / name for name in ("public", "internal", ANCHOR))
         public.mkdir()
         internal.mkdir(mode=0o700)
-        publish(finished, public)
+        manifest = publish(finished, public)
         write_internal(internal, finished, survey, made.synthetic, direct, made.calibration, made.censored)
-        anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
-        anchor.chmod(0o644)
         _settle(building)
+        if isinstance(finished.charge, Charge):
+            write_durably(anchor, record_release(finished.charge, checksum(manifest)).to_json())
+            anchor.chmod(0o644)
         building.chmod(0o755)
         building.rename(folder)
 

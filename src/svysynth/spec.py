@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from svysynth.accounting import Accounting
 from svysynth.errors import SurveyError, did_you_mean, is_plain, shown
 
 Statistic = Literal["count", "mean", "total", "proportion"]
@@ -129,6 +130,17 @@ class PrivacySpec(_Section):
     def censored(self) -> bool:
         """Whether synthetic data are to be private at every sample size."""
         return self.mechanism in ("fbs", "fbp") and self.guarantee == "global"
+
+    @property
+    def accounting(self) -> Accounting:
+        """The kind of ε that a release is charged in."""
+        noise = self.mechanism == "laplace" or self.guarantee == "global"
+        return "differential privacy" if noise else "asymptotic"
+
+    @property
+    def charged(self) -> float:
+        """What a release is charged: ε for an answer changed, or the paper's figure."""
+        return 2 * self.epsilon if self.censored else self.epsilon
 
     @model_validator(mode="after")
     def _draws_can_be_far_apart(self) -> Self:

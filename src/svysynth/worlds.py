@@ -275,7 +275,8 @@ def black_box(worlds: Worlds, runs: int, folder: Path, streams: Streams, progres
     def once(world: int, number: int) -> Floats:
         progress(f"release {number + 1} of {runs}, world {world + 1}")
         target = folder / f"world-{world + 1}" / f"release-{number + 1}"
-        release(specs[world], target, streams.split(f"black box {world}", number))
+        # Marked as fresh, so that it goes every step of a real release; its records are generated and it is deleted.
+        release(specs[world], target, replace(streams.split(f"black box {world}", number), fresh=True))
         found = _of_files(target / "public") if worlds.privacy.censored else _of_tables(target / "public")
         shutil.rmtree(target)
         return found
@@ -286,7 +287,7 @@ def black_box(worlds: Worlds, runs: int, folder: Path, streams: Streams, progres
 def _placed(worlds: Worlds, world: int, folder: Path) -> Spec:
     folder.mkdir(parents=True)
     write_frame(worlds.frames[world], folder / "data.csv")
-    open_budget(folder / "ledger.sqlite", BUDGET, TOTAL)
+    open_budget(folder / "ledger.sqlite", BUDGET, TOTAL, worlds.privacy.accounting)
     survey = worlds.spec.survey.model_copy(update={"data": folder / "data.csv"})
     privacy = worlds.privacy.model_copy(update={"ledger": folder / "ledger.sqlite"})
     return worlds.spec.model_copy(update={"survey": survey, "privacy": privacy})
