@@ -133,7 +133,7 @@ def noisy():
     promise = additive(10.8, confidential=("salary", "weight"), public=("field", "gender"))
     levels = {column: sample().levels(column) for column in sample().public}
     notes = (found.budget, *found.notes)
-    return Release(paid(), promise, spec, levels, 400, rounded(found.tables, TABLE_DIGITS), notes=notes, created=DAY)
+    return Release(paid(promise.accounting), promise, spec, levels, 400, rounded(found.tables, TABLE_DIGITS), notes=notes, created=DAY)
 
 
 def drawn_from(spec, labels, records_per_label=3):
