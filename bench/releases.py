@@ -31,6 +31,7 @@ public = ["field", "gender"]
 population_total = {population}
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "fbs"
 epsilon = 10.8
 datasets = 3

@@ -142,7 +142,15 @@ def test_bad_numbers_are_one_error_and_good_ones_a_fragment(figures, transform):
     assert parse_spec(SPEC + found.fragment()).standin == found.standin
 
 
-SPEC = '[survey]\ndata = "x.csv"\noutcome = "y"\nweight = "w"\npublic = ["g"]\n[privacy]\nepsilon = 1.0\n'
+SPEC = """[survey]
+data = "x.csv"
+outcome = "y"
+weight = "w"
+public = ["g"]
+[privacy]
+guarantee = "asymptotic"
+epsilon = 1.0
+"""
 
 
 # --- from a public file ---
@@ -236,7 +244,7 @@ def test_the_fragment_completes_a_spec(folder):
     """A spec that asks for the guarantee and lacks its constants can be read for this purpose, and only for this."""
     text = (folder / "svysynth-demo/doctorates.toml").read_text(encoding="utf-8").split("[standin]")[0]
     path = folder / "svysynth-demo/unfinished.toml"
-    path.write_text(text.replace("[privacy]", '[privacy]\nguarantee = "global"'), encoding="utf-8")
+    path.write_text(text.replace('guarantee = "asymptotic"', 'guarantee = "global"'), encoding="utf-8")
     with pytest.raises(SurveyError, match="is required"):
         load_spec(path)
     spec = load_unfinished(path)

@@ -50,6 +50,7 @@ where = "salary > 0 and region <> '{CANARY_TEXT}'"
 2 = "{CANARY_TEXT}"
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "fbs"
 epsilon = 10.8
 datasets = 3

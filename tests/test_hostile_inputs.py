@@ -450,7 +450,9 @@ SPEC_SETTINGS = {
     "duplicate table": Hostile(spec("[survey]"), SPEC),
     "unknown section": Hostile(spec("[survye]"), "survye"),
     "unknown key in survey": Hostile(spec("wieght = 1"), "survey.wieght"),
-    "unknown key in privacy": Hostile(spec("[privacy]\nepsilon = 1\ndelta = 1"), "privacy.delta"),
+    "unknown key in privacy": Hostile(
+        spec("[privacy]\nguarantee = 'asymptotic'\nepsilon = 1\ndelta = 1"), "privacy.delta"
+    ),
     "unknown key in estimation": Hostile(spec("[estimation]\nreplicate = 10"), "estimation.replicate"),
     "unknown key in tables": Hostile(spec("[[tables]]\nby = []\ncaption = 'CANARYx7f3'"), "caption"),
     "survey is a number": Hostile(spec_file("survey = 9137313.77"), "survey"),
@@ -483,7 +485,7 @@ SPEC_SETTINGS = {
     "population_total nan": Hostile(spec(population_total="nan"), "survey.population_total"),
     "population_total of four hundred digits": Hostile(spec(population_total="9" * 400), "survey.population_total"),
     **{
-        f"epsilon {name}": Hostile(spec(f"[privacy]\nepsilon = {text}"), "privacy.epsilon")
+        f"epsilon {name}": Hostile(spec(f"[privacy]\nguarantee = 'asymptotic'\nepsilon = {text}"), "privacy.epsilon")
         for name, text in {
             "zero": "0",
             "negative": "-9137313.77",
@@ -495,10 +497,14 @@ SPEC_SETTINGS = {
         }.items()
     },
     **{
-        f"datasets {name}": Hostile(spec(f"[privacy]\nepsilon = 1\ndatasets = {text}"), "privacy.datasets")
+        f"datasets {name}": Hostile(
+            spec(f"[privacy]\nguarantee = 'asymptotic'\nepsilon = 1\ndatasets = {text}"), "privacy.datasets"
+        )
         for name, text in {"zero": "0", "fraction": "1.5", "billion": "1_000_000_000", "true": "true"}.items()
     },
-    "mechanism unknown": Hostile(spec("[privacy]\nepsilon = 1\nmechanism = 'CANARYx7f3'"), "privacy.mechanism"),
+    "mechanism unknown": Hostile(
+        spec("[privacy]\nguarantee = 'asymptotic'\nepsilon = 1\nmechanism = 'CANARYx7f3'"), "privacy.mechanism"
+    ),
     "confidence nan": Hostile(spec("[estimation]\nconfidence = nan"), "estimation.confidence"),
     "confidence one": Hostile(spec("[estimation]\nconfidence = 1.0"), "estimation.confidence"),
     "replicates huge": Hostile(spec("[estimation]\nreplicates = 1_000_000_000"), "estimation.replicates"),

@@ -39,6 +39,7 @@ population_total = 4000000
 where = "salary > 0"
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "{mechanism}"
 epsilon = 12.0
 budget = "large"

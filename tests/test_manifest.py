@@ -39,6 +39,7 @@ where = "status = 'secret'"
 
 [privacy]
 mechanism = "{mechanism}"
+guarantee = "{promise}"
 epsilon = 12.0
 datasets = 2
 budget = "secret"
@@ -69,7 +70,7 @@ def make(mechanism="fbs", **changes):
     settings = {
         "charge": Charge(Path("/vault/secret.sqlite"), "secret", promise.accounting, 12_000_000, anchor),
         "guarantee": promise,
-        "spec": parse_spec(SPEC.format(mechanism=mechanism)),
+        "spec": parse_spec(SPEC.format(mechanism=mechanism, promise=promise.kind)),
         "levels": {"region": ("east", "north"), "sex": ("F", "M")},
         "records": 300,
         "tables": pl.DataFrame({"estimate": [1.0]}),
@@ -253,7 +254,7 @@ def asymptotic_with(**changes):
 
 def test_the_spec_in_it_makes_the_tables_again():
     spec = Manifest.model_validate_json(make()).spec()
-    original = parse_spec(SPEC.format(mechanism="fbs"))
+    original = parse_spec(SPEC.format(mechanism="fbs", promise="asymptotic"))
     assert spec.requested_tables == original.requested_tables
     assert spec.estimation == original.estimation
     assert spec.survey.public == original.survey.public

@@ -16,15 +16,17 @@ from svysynth.spec import load_spec
 from svysynth.verification import verify_release
 from test_verification import SPEC, drawn_by_hand, make_release
 
-LAPLACE = SPEC.replace('"fbp"', '"laplace"').replace(
-    "[[tables]]", "[privacy.bounds]\noutcome = [1000.0, 200000.0]\nweight = [0.0, 100.0]\n\n[[tables]]", 1
+LAPLACE = (
+    SPEC.replace('"fbp"', '"laplace"')
+    .replace('"asymptotic"', '"global"')
+    .replace("[[tables]]", "[privacy.bounds]\noutcome = [1000.0, 200000.0]\nweight = [0.0, 100.0]\n\n[[tables]]", 1)
 )
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Releases without a fit and without pages."""
-    monkeypatch.setattr(pipeline, "calibrate", drawn_by_hand)
+    monkeypatch.setattr(pipeline, "_calibrate", drawn_by_hand)
     monkeypatch.setattr(publish, "public_page", lambda _: "<p>page</p>")
     monkeypatch.setattr(internal, "internal_page", lambda *_: "<p>page</p>")
     return monkeypatch
@@ -120,7 +122,7 @@ def test_a_run_with_a_seed_charges_nothing_and_needs_no_budget(quick, house):
 
 def test_a_run_with_a_seed_says_so_in_every_public_file_name_and_in_its_manifest(quick, house):
     quick.undo()
-    quick.setattr(pipeline, "calibrate", drawn_by_hand)
+    quick.setattr(pipeline, "_calibrate", drawn_by_hand)
     release_again(house, "tried", SPEC, Streams.seeded(1))
     names = {path.name for path in (house / "tried/public").iterdir()}
     whole = {path.name for path in (house / "release/public").iterdir()}
@@ -222,7 +224,7 @@ def test_a_ledger_put_back_while_the_model_was_fitted_is_not_charged(quick, hous
         put_back(house, copy)
         return drawn_by_hand(*arguments, **options)
 
-    quick.setattr(pipeline, "calibrate", slow)
+    quick.setattr(pipeline, "_calibrate", slow)
     with pytest.raises(SurveyError, match="lacks the charge of a release"):
         release_again(house, "third")
     assert [entry.kind for entry in entries(ledger)] == ["open", "charge", "release"]
@@ -262,7 +264,7 @@ def test_a_run_refused_after_it_looked_at_the_data_is_recorded(quick, house, cap
     frame.with_columns(pl.col("salary") * -1).write_csv(house / "negative.csv")
     with pytest.raises(SurveyError, match="not positive"):
         release_again(house, "first", SPEC.replace("people.csv", "negative.csv"))
-    quick.setattr(pipeline, "calibrate", refuse)
+    quick.setattr(pipeline, "_calibrate", refuse)
     with pytest.raises(SurveyError, match="is too small"):
         release_again(house, "second")
     found = refusals(house)
@@ -282,7 +284,7 @@ def test_what_is_refused_before_the_data_are_read_is_not_recorded(quick, house):
     cases = {
         "a": (SPEC.replace("people.csv", "nowhere.csv"), "nowhere"),
         "b": (SPEC.replace("epsilon = 12.0", "epsilon = 1200.0"), "has less left"),
-        "c": (SPEC.replace('"fbp"', '"laplace-paper"'), "cannot be released"),
+        "c": (SPEC.replace('"fbp"', '"laplace-paper"').replace('"asymptotic"', '"none"'), "cannot be released"),
     }
     for name, (text, message) in cases.items():
         with pytest.raises(SurveyError, match=message):
@@ -303,7 +305,7 @@ def test_what_fails_after_the_charge_has_its_charge_for_a_record(quick, house):
 
 
 def test_a_refused_run_with_a_seed_leaves_no_record(quick, house):
-    quick.setattr(pipeline, "calibrate", lambda *_, **__: (_ for _ in ()).throw(SurveyError("spec", "a", "b", "c")))
+    quick.setattr(pipeline, "_calibrate", lambda *_, **__: (_ for _ in ()).throw(SurveyError("spec", "a", "b", "c")))
     with pytest.raises(SurveyError):
         release_again(house, "second", SPEC, Streams.seeded(1))
     assert refusals(house) == []
@@ -314,7 +316,7 @@ def test_the_first_error_is_shown_where_the_refusal_cannot_be_recorded(quick, ho
         (house / "ledger.sqlite").write_bytes(b"spoilt")
         raise SurveyError("spec", "privacy.epsilon", "is too small", "use more")
 
-    quick.setattr(pipeline, "calibrate", spoil)
+    quick.setattr(pipeline, "_calibrate", spoil)
     with pytest.raises(SurveyError, match="is too small"):
         release_again(house, "second")
 
@@ -324,7 +326,7 @@ def test_a_charge_that_came_too_late_is_a_refusal_too(quick, house):
         charge(house / "ledger.sqlite", "people", 980, "meanwhile", "asymptotic")
         return drawn_by_hand(*arguments, **options)
 
-    quick.setattr(pipeline, "calibrate", spend)
+    quick.setattr(pipeline, "_calibrate", spend)
     with pytest.raises(SurveyError, match="has 8 left of 1000"):
         release_again(house, "second")
     assert [entry.detail for entry in refusals(house)] == ["budget 'people'"]

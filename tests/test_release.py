@@ -56,12 +56,12 @@ data = "people-V8K2.csv"
 outcome = "salary"
 weight = "wt"
 strata = "region"
-cluster = "village"
 public = ["region", "sex"]
 population_total = 5000
 where = "status = 'kept-QZ7W'"
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "fbp"
 epsilon = 12.0
 datasets = 2
@@ -79,8 +79,7 @@ by = ["sex"]
 statistics = ["total", "proportion"]
 """
 LAPLACE = (
-    ('mechanism = "fbp"', 'mechanism = "laplace"'),
-    ('cluster = "village"\n', ""),
+    ('guarantee = "asymptotic"\nmechanism = "fbp"', 'guarantee = "global"\nmechanism = "laplace"'),
     ("[[tables]]", "[privacy.bounds]\noutcome = [1000.0, 200000.0]\nweight = [0.0, 100.0]\n\n[[tables]]"),
 )
 PLANTED = {"salary": 73219.4375, "wt": 91.40625, "salary of a record left out": 88123.8125}
@@ -510,7 +509,7 @@ def test_metadata_name_nobody(public):
 
 def test_the_same_draws_give_the_same_bytes(ready, watched, spec_path, tmp_path, monkeypatch):
     """Whatever depends on the clock, the machine or the ledger is in the manifest and the report alone."""
-    monkeypatch.setattr(pipeline, "calibrate", ready)
+    monkeypatch.setattr(pipeline, "_calibrate", ready)
     time.sleep(1.1)  # the clocks of metadata count seconds
     repeat(monkeypatch)
     assert run("release", spec_path, "--out", tmp_path / "again") == 0
@@ -520,7 +519,7 @@ def test_the_same_draws_give_the_same_bytes(ready, watched, spec_path, tmp_path,
 
 
 def test_a_release_without_a_seed_is_not_stamped(ready, spec_path, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "calibrate", ready)
+    monkeypatch.setattr(pipeline, "_calibrate", ready)
     assert run("release", spec_path, "--out", tmp_path / "plain") == 0
     assert not hunt(files_of(tmp_path / "plain/public"), ["NOT FOR RELEASE"])
     assert verify_release(tmp_path / "plain").ledger
@@ -543,7 +542,7 @@ def test_modes_do_not_depend_on_the_umask(quick, spec_path, tmp_path, mask):
 def finished(ready, spec_path, tmp_path_factory):
     """A `Release`, as the pipeline makes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "calibrate", ready)
+        patch.setattr(pipeline, "_calibrate", ready)
         folder = tmp_path_factory.mktemp("finished") / "release"
         return pipeline.release(load_spec(spec_path), folder, repeatable())
 
@@ -633,7 +632,7 @@ def calls(path, name):
 
 
 class Ready:
-    """Stands in for `calibrate` after the first time: fitting again would show nothing new."""
+    """Stands in for `_calibrate` after the first time: fitting again would show nothing new."""
 
     def __init__(self, calibrated):
         self.calibrated, self.synthetic = calibrated, calibrated.synthesize(MICRODATA_DIGITS)
@@ -674,7 +673,7 @@ ERRORS = {
     "value": lambda: ValueError("Canary 73219.4375"),
     "terminate": lambda: SystemExit(143),
 }
-BEFORE = [(pipeline, "survey_from_file"), (pipeline, "calibrate"), (payment, "charge")]
+BEFORE = [(pipeline, "survey_from_file"), (pipeline, "_calibrate"), (payment, "charge")]
 COMPUTING = [(Ready, "synthesize"), (Synthetic, "tabulate_all"), (pipeline, "Release")]
 WRITING = [
     (Path, "mkdir"),
@@ -708,7 +707,7 @@ def failing(function, error, times=0):
 @pytest.fixture
 def quick(ready, monkeypatch):
     """A release that fits nothing and draws no plots: what is tested is what comes after."""
-    monkeypatch.setattr(pipeline, "calibrate", ready)
+    monkeypatch.setattr(pipeline, "_calibrate", ready)
     monkeypatch.setattr(publish, "public_page", lambda _: "<p>page</p>\n")
     monkeypatch.setattr(internal, "internal_page", lambda *_: "<p>page</p>\n")
     return monkeypatch
@@ -736,7 +735,7 @@ def injections(steps, thorough):
     ]
 
 
-@pytest.mark.parametrize(("place", "name", "error"), injections(BEFORE, {"calibrate"}))
+@pytest.mark.parametrize(("place", "name", "error"), injections(BEFORE, {"_calibrate"}))
 def test_what_fails_before_the_charge_costs_nothing(quick, spec_path, ledger, tmp_path, capsys, place, name, error):
     before = ledger.read_bytes(), show(ledger)
     quick.setattr(place, name, failing(getattr(place, name), ERRORS[error]))
@@ -784,7 +783,7 @@ SETTINGS_THAT_CANNOT_WORK = {
     "strata called weight_unsmoothed": [('strata = "region"', 'strata = "weight_unsmoothed"')],
     "a stratum with one village": [('strata = "region"', 'strata = "block"')],
     "balanced replicates of other than pairs": [("[[tables]]", '[estimation]\nvariance = "brr"\n\n[[tables]]')],
-    "noise with clusters": [LAPLACE[0], LAPLACE[2]],
+    "noise with clusters": [*LAPLACE, ('strata = "region"', 'strata = "region"\ncluster = "village"')],
     "noise with replicates": [*LAPLACE, ("[privacy]", '[estimation]\nvariance = "bootstrap"\n\n[privacy]')],
 }
 
@@ -865,7 +864,7 @@ def test_a_full_disk_at_every_file(quick, spec_path, ledger, tmp_path, capsys, r
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-        quick.setattr(pipeline, "calibrate", ready)
+        quick.setattr(pipeline, "_calibrate", ready)
         quick.setattr(pipeline, "_write", limited)
         quick.setattr(publish, "public_page", lambda _: "p" * 50_000)
         quick.setattr(internal, "internal_page", lambda *_: "i" * 60_000)
@@ -903,7 +902,7 @@ def nursery(ready_path):
             sys.stdin.close()
             for stream, number in (("out", 1), ("err", 2)):
                 os.dup2(os.open(f"{order['said']}.{stream}", os.O_WRONLY | os.O_CREAT, 0o600), number)
-            pipeline.calibrate = pickle.loads(Path(ready_path).read_bytes())
+            pipeline._calibrate = pickle.loads(Path(ready_path).read_bytes())
             if order["meet"]:
                 payment.charge = meeting(payment.charge, Path(order["meet"]))
             if order["slow"]:

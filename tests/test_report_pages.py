@@ -35,10 +35,11 @@ from svysynth.files import write_frame
 from svysynth.formats.csv import guarded
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import charge, open_budget
+from svysynth.lookalikes import look_alikes
 from svysynth.pipeline import calibrate, make_model
 from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.report.excel import write_workbook
-from svysynth.report.internal import MOST_POINTS, internal_page, look_alikes
+from svysynth.report.internal import MOST_POINTS, Review, internal_page
 from svysynth.report.page import policy, source
 from svysynth.report.plots import IN_THE_DARK
 from svysynth.report.public import MOST_ROWS_SHOWN, public_page, snippets
@@ -47,7 +48,9 @@ from svysynth.sampler import Fit
 from svysynth.spec import AboutSpec, BoundsSpec, EstimationSpec, ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.streams import Streams
 from svysynth.studies.simulation import draw_sample, make_population
+from svysynth.suitability import examine
 from svysynth.survey import survey_from_frame
+from svysynth.verdict import beside, judge_release
 
 DAY = date(2030, 1, 2)
 SEED = Streams.seeded(11)
@@ -70,9 +73,10 @@ def paid(accounting="asymptotic", epsilon="10.8"):
 def spec_of(mechanism="fbs", tables=(), smoothing="full", **survey):
     roles = {"outcome": "salary", "weight": "weight", "strata": "field", "public": ("field", "gender")}
     bounds = BoundsSpec(outcome=(1000.0, 500000.0), weight=(1.0, 500.0)) if mechanism == "laplace" else None
+    promise = "global" if mechanism == "laplace" else "asymptotic"
     return Spec(
         survey=SurveySpec(data="d.csv", population_total=100_000.0, **(roles | survey)),
-        privacy=PrivacySpec(mechanism=mechanism, epsilon=10.8, datasets=3, draws=400, bounds=bounds),
+        privacy=PrivacySpec(mechanism=mechanism, guarantee=promise, epsilon=10.8, datasets=3, draws=400, bounds=bounds),
         about=AboutSpec(title="Salaries", producer="Office of Tests", purpose="To see whether pages hold."),
         model=ModelSpec(smoothing=smoothing),
         tables=tables,
@@ -122,8 +126,15 @@ def example(mechanism):
     spec = spec_of(mechanism)
     found = calibrate(make_model(spec.privacy, spec.model), sample(), 10.8, 3, draws=400, streams=SEED)
     synthetic = found.synthesize(MICRODATA_DIGITS)
-    direct = svysynth.tabulate_all(sample(), spec.requested_tables)
-    return release_of(synthetic, spec), sample(), synthetic, direct, found.calibration
+    release = release_of(synthetic, spec)
+    return release, sample(), synthetic, review_of(release, sample()), found.calibration
+
+
+def review_of(release, survey):
+    """What the confidential data say of a release, as the pipeline finds it."""
+    direct = svysynth.tabulate_all(survey, release.requested_tables)
+    compared, examined = beside(release.tables, direct), examine(survey, release.spec, direct)
+    return Review(compared, examined, judge_release(compared, examined.findings, [], None))
 
 
 @cache
@@ -133,7 +144,16 @@ def noisy():
     promise = additive(10.8, confidential=("salary", "weight"), public=("field", "gender"))
     levels = {column: sample().levels(column) for column in sample().public}
     notes = (found.budget, *found.notes)
-    return Release(paid(promise.accounting), promise, spec, levels, 400, rounded(found.tables, TABLE_DIGITS), notes=notes, created=DAY)
+    return Release(
+        paid(promise.accounting),
+        promise,
+        spec,
+        levels,
+        400,
+        rounded(found.tables, TABLE_DIGITS),
+        notes=notes,
+        created=DAY,
+    )
 
 
 def drawn_from(spec, labels, records_per_label=3):
@@ -193,8 +213,7 @@ def pages():
     found = {f"public {name}": public_page(example(name)[0]) for name in ("fbs", "fbp")}
     found |= {f"internal {name}": internal_page(*example(name)) for name in ("fbs", "fbp")}
     found["public laplace"] = public_page(noisy())
-    direct = svysynth.tabulate_all(sample(), noisy().requested_tables)
-    found["internal laplace"] = internal_page(noisy(), sample(), Synthetic(()), direct, None)
+    found["internal laplace"] = internal_page(noisy(), sample(), Synthetic(()), review_of(noisy(), sample()), None)
     found["public hostile"] = public_page(hostile_release())
     return found
 
@@ -366,14 +385,14 @@ def test_noise_is_told_apart_from_sampling():
 
 def test_nothing_that_was_found_is_public():
     """Neither what calibration found nor anything of the confidential sample."""
-    release, survey, _, direct, calibration = example("fbs")
+    release, survey, _, review, calibration = example("fbs")
     text = words(pages()["public fbs"])
 
     def says(number):
         return re.search(rf"(?<![\d,.]){re.escape(number)}", text) is not None  # 136,525 does not say 6,525
 
     assert says(f"{release.records:,}")
-    for value in (calibration.largest_bound, calibration.trials[-1].constant, *direct["estimate"][1:]):
+    for value in (calibration.largest_bound, calibration.trials[-1].constant, *review.compared["estimate_direct"][1:]):
         assert not says(f"{value:.6g}")
         assert not says(f"{value:,.0f}") or value < 1000
     assert release.records == len(survey)
@@ -428,8 +447,7 @@ def test_the_corners_of_what_a_spec_may_ask_for(outcome):
         "Table 3. g by h",
     ]
     assert "–" in [squeezed(cell["text"]) for cell in elements["td"]]
-    direct = svysynth.tabulate_all(survey, tables)
-    assert "needs two files" in internal_page(release, survey, Synthetic((one,)), direct, None)
+    assert "needs two files" in internal_page(release, survey, Synthetic((one,)), review_of(release, survey), None)
 
 
 # --- the code it gives ---
@@ -561,7 +579,8 @@ def test_the_internal_page_is_marked_throughout():
 
 
 def test_the_utility_of_a_cell_is_the_formula():
-    release, _, _, direct, _ = example("fbs")
+    release = example("fbs")[0]
+    direct = svysynth.tabulate_all(sample(), release.requested_tables)
     keys = {"statistic": "mean", "field": "7", "gender": "Male"}
     (ours,), (theirs,) = (frame.filter(**keys).to_dicts() for frame in (release.tables, direct))
     rmse = np.hypot(ours["estimate"] - theirs["estimate"], ours["se"])
@@ -591,7 +610,7 @@ def test_look_alikes_are_found_where_they_are():
 
 
 def test_a_large_survey_is_thinned_and_keeps_its_largest():
-    release, survey, synthetic, direct, calibration = example("fbs")
+    release, survey, synthetic, review, calibration = example("fbs")
     many = -(-(MOST_POINTS + 1000) // len(survey))
     bounds = np.tile(calibration.bounds, many)
     bounds[0], bounds[1] = 77.25, np.inf
@@ -602,7 +621,7 @@ def test_a_large_survey_is_thinned_and_keeps_its_largest():
     large = Calibration(fit, bounds, weighted, 1.7, 1.8, 10.8, 3, (Trial(float("inf"), 1.5),))
     survey = replace(survey, frame=pl.concat([survey.frame] * many))
     surveys = tuple(replace(one, frame=pl.concat([one.frame] * many)) for one in synthetic.surveys)
-    page = internal_page(release, survey, replace(synthetic, surveys=surveys), direct, large)
+    page = internal_page(release, survey, replace(synthetic, surveys=surveys), review, large)
     assert len(page) < 6_000_000
     text = words(page)
     assert "unweighted up to 77.2" in text

@@ -26,6 +26,7 @@ population_total = 125199
 where = "age_group = 40 and salary > 0"
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "fbs"
 epsilon = 10.8
 datasets = 3
@@ -38,6 +39,7 @@ statistics = ["count", "mean"]
 BOUNDS = """
 [privacy]
 mechanism = "laplace"
+guarantee = "global"
 epsilon = 1
 
 [privacy.bounds]
@@ -62,8 +64,9 @@ def test_bounds_are_read_and_needed_by_one_mechanism_only():
     assert privacy.bounds is not None
     assert privacy.bounds.outcome == (0, 500_000)
     assert privacy.bounds.weight == (1, 100)
-    for mechanism in ("fbs", "fbp", "laplace-paper"):
-        privacy = parse_spec(SURVEY + f"[privacy]\nepsilon = 1\nmechanism = '{mechanism}'").privacy
+    for mechanism, promise in (("fbs", "asymptotic"), ("fbp", "asymptotic"), ("laplace-paper", "none")):
+        text = f"[privacy]\nepsilon = 1\nmechanism = '{mechanism}'\nguarantee = '{promise}'"
+        privacy = parse_spec(SURVEY + text).privacy
         assert privacy is not None
         assert privacy.bounds is None
 
@@ -102,7 +105,16 @@ def test_data_are_found_from_the_spec_s_folder(tmp_path):
         (SURVEY + "[privacy]\nepsilon = '1'", "'privacy.epsilon'.*valid number"),
         (SURVEY + "[privacy]\nepsilon = 1\ndatasets = 0", "'privacy.datasets'.*greater than or equal to 1"),
         (SURVEY + "[privacy]\nepsilon = 1\ndatasets = true", "'privacy.datasets'.*valid integer"),
-        (SURVEY + "[privacy]\nepsilon = 1\nmechanism = 'laplace'", r"'privacy\.bounds' is required"),
+        (
+            SURVEY + "[privacy]\nepsilon = 1\nmechanism = 'laplace'\nguarantee = 'global'",
+            r"'privacy\.bounds' is required",
+        ),
+        (SURVEY + "[privacy]\nepsilon = 1", r"'privacy\.guarantee' is required: .*not differential privacy"),
+        (
+            SURVEY + "[privacy]\nepsilon = 1\nguarantee = 'none'",
+            "must be 'asymptotic' or 'global' for the mechanism 'fbs'",
+        ),
+        (SURVEY + BOUNDS.replace("global", "asymptotic"), "must be 'global' for the mechanism 'laplace'"),
         (SURVEY + BOUNDS.replace("outcome = [0, 500_000]\n", ""), r"'privacy\.bounds\.outcome' is required"),
         (SURVEY + BOUNDS + "wieght = [1, 2]", r"'privacy\.bounds\.wieght' is not a known.*did you mean 'weight'"),
         (SURVEY + BOUNDS.replace("[1, 100]", "[100, 1]"), r"'privacy\.bounds\.weight' must be in ascending order"),
@@ -120,7 +132,7 @@ def test_data_are_found_from_the_spec_s_folder(tmp_path):
         (SURVEY + "[estimation]\ncv_thresholds = [0.3, 0.1]", "ascending"),
         (SURVEY + "[estimation]\nlonely = 'drop'", "'estimation.lonely' must be one of"),
         (
-            SURVEY.replace('"salary"', '"id"') + "[privacy]\nepsilon = 1.0",
+            SURVEY.replace('"salary"', '"id"') + "[privacy]\nguarantee = 'asymptotic'\nepsilon = 1.0",
             "'id', which is a column of every synthetic file",
         ),
         (SURVEY + '[about]\ntitle = "a\\u0007b"', "about.title"),

@@ -39,6 +39,7 @@ public = ["region", "sex"]
 population_total = 5000
 
 [privacy]
+guarantee = "asymptotic"
 mechanism = "fbp"
 epsilon = 12.0
 datasets = 2
@@ -57,8 +58,8 @@ statistics = ["total", "proportion"]
 RECORDS = 120
 
 
-def drawn_by_hand(model, survey, epsilon, datasets, **__):
-    """Stands in for `calibrate`: synthetic surveys from no model, which verification cannot tell and need not."""
+def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
+    """Stands in for `_calibrate`: synthetic surveys from no model, which verification cannot tell and need not."""
     generator = np.random.default_rng(8)
 
     def one():
@@ -95,7 +96,7 @@ def make_release(
     (folder / "spec.toml").write_text(text)
     open_budget(folder / "ledger.sqlite", "people", 1000, "asymptotic")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "calibrate", drawn_by_hand)
+        patch.setattr(pipeline, "_calibrate", drawn_by_hand)
         if not pages:
             patch.setattr(publish, "public_page", lambda _: "<p>page</p>")
             patch.setattr(internal, "internal_page", lambda *_: "<p>page</p>")

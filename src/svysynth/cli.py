@@ -13,7 +13,7 @@ import signal
 import sys
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
 import typer
@@ -39,8 +39,12 @@ from svysynth.report.terminal import INTERNAL, render_overview, render_tables
 from svysynth.spec import Spec, load_spec
 from svysynth.streams import Streams
 from svysynth.studies.standin import doctorates
-from svysynth.survey import survey_from_file
+from svysynth.survey import Survey, survey_from_file
 from svysynth.tables import tabulate_all
+
+if TYPE_CHECKING:  # these need JAX, which takes a second to load
+    from svysynth.suitability import Finding
+    from svysynth.verdict import ReleaseVerdict
 
 app = typer.Typer(
     name="svysynth",
@@ -325,7 +329,8 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
     ) as bar:
         task = bar.add_task("starting")
-        done = run(spec, out, streams, lambda step: bar.update(task, description=step), engine)
+        verdicts: list[ReleaseVerdict] = []
+        done = run(spec, out, streams, lambda step: bar.update(task, description=step), engine, verdicts.append)
     if done.seeded:
         console.print(Text(NOT_FOR_RELEASE, style="bold red"))
     for sentence in done.guarantee.sentences():
@@ -335,7 +340,17 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
     )
     for warning in warnings_of(done):
         console.print(Text("Warning: ", style="bold yellow") + Text(warning), soft_wrap=True)
+    _show_verdict(console, verdicts[0])
     return done.tables
+
+
+def _show_verdict(console: Console, verdict: ReleaseVerdict) -> None:
+    """What the confidential data say of the release: the last thing on the screen."""
+    console.print(Text(INTERNAL, style="bold yellow"), soft_wrap=True)
+    first, *reasons = verdict.lines()
+    console.print(Text(first, style="bold"), soft_wrap=True)
+    for reason in reasons:
+        console.print(Text(f"  {reason}"), soft_wrap=True)
 
 
 def _show_design(spec: Spec) -> None:
@@ -344,6 +359,19 @@ def _show_design(spec: Spec) -> None:
     console = _console()
     console.print(Text(INTERNAL, style="bold yellow"))
     console.print(render_overview(overview(survey), spec))
+    for finding in _findings(survey, spec):
+        word, style = ("release would refuse", "bold red") if finding.stops else ("look closer", "bold yellow")
+        console.print(Text(f"{word}: ", style=style) + Text(finding.line()), soft_wrap=True)
+
+
+def _findings(survey: Survey, spec: Spec) -> list[Finding]:
+    """What would make a release of this survey wrong."""
+    from svysynth.suitability import examine, find_public
+
+    if spec.privacy is None:
+        return []
+    public = find_public(spec)
+    return public or list(examine(survey, spec, tabulate_all(survey, spec.requested_tables, spec.estimation)).findings)
 
 
 def _direct_tables(spec: Spec, seed: int | None) -> pl.DataFrame:

@@ -40,8 +40,8 @@ Seed = Annotated[
     typer.Option(min=0, help="Repeat the same audit; noise on tables stays the system's.", show_default=False),
 ]
 ASYMPTOTIC = (
-    "The asymptotic guarantee is not a bound for every data set, so its rows are shown and not judged: an ε above the "
-    "claim refutes nothing that was promised, and tells what was not."
+    "The asymptotic guarantee is not differential privacy, nor a bound for every data set. Its rows are shown and not "
+    "judged: an ε above the claim refutes nothing that was promised, and tells what was not."
 )
 SAMPLED = (
     "A lower bound above the claim would refute it. One below proves nothing: a better attack, or more runs, might "

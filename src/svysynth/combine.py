@@ -23,7 +23,7 @@ from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
 from svysynth.store import Column, derive, look_up
 from svysynth.streams import Streams
 from svysynth.survey import Survey
-from svysynth.tables import RELIABILITY, tabulate_all
+from svysynth.tables import grade, tabulate_all
 
 ROUNDING = 1e-7
 """Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
@@ -134,13 +134,12 @@ def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec) -> pl.Da
     found = combine_estimates(estimates, variances, estimation.confidence)
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = found.se / np.abs(found.estimate)
-    grade = np.searchsorted(estimation.cv_thresholds, np.nan_to_num(cv, nan=0.0, posinf=0.0), side="left")
     return (
         tables[0]
         .with_columns(
             *(pl.Series(name, column) for name, column in found._asdict().items()),
             pl.Series("cv", cv),
-            pl.Series("reliability", np.array(RELIABILITY, dtype=object)[grade], dtype=pl.String),
+            pl.Series("reliability", grade(cv, found.df, estimation), dtype=pl.String),
         )
         .with_columns(
             pl.col("estimate", "se", "lower", "upper").fill_nan(None),

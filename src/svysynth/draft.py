@@ -139,6 +139,7 @@ def _write(
         "",
         "[privacy]",
         _comment('mechanism = "fbs"', "fbs | fbp | laplace"),
+        _comment('guarantee = "asymptotic"', "this is not differential privacy: docs/privacy.md; laplace: global"),
         "epsilon = 10.8",
         "datasets = 3",
         _comment('# budget = "…"', "the population's name in the ledger; a release needs it"),

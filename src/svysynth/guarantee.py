@@ -12,8 +12,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from svysynth.accounting import Accounting
+from svysynth.errors import SurveyError
 
 Kind = Literal["asymptotic", "global", "none"]
+NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"
+"""How every statement of the asymptotic guarantee begins."""
 
 
 class Guarantee(BaseModel):
@@ -65,9 +68,10 @@ class Guarantee(BaseModel):
                 "This is a comparison for internal use and must not be published.",
             )
         what = f"the {self.datasets} synthetic files and all tables made from them" if self.datasets else "all tables"
+        are, they = ("are", "they are") if len(self.confidential) > 1 else ("is", "it is")
         small = (
-            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} are blanked out, "
-            f"{self.epsilon_changed:g} if they are changed"
+            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} {are} blanked out, "
+            f"{self.epsilon_changed:g} if {they} changed"
         )
         if self.kind == "global":
             exact = ", for exact draws from the model; the sampler's are approximate" if self.sampler else ""
@@ -77,8 +81,9 @@ class Guarantee(BaseModel):
                 f"This holds for every data set and whatever else is known{exact}. {given}",
             )
         return (
-            f"What {what} show depends only little on the {secret} of any one respondent: {small}, where exp(ε) bounds "
-            "how much more or less probable they could make any result.",
+            f"{NOT_DIFFERENTIAL_PRIVACY}: it is the paper's asymptotic guarantee. {what[0].upper()}{what[1:]} depend "
+            f"only little on the {secret} of any one respondent: {small}, where exp(ε) bounds how much more or less "
+            "probable any result could become.",
             "The bound was computed from the data at hand and holds asymptotically, more surely the larger the survey; "
             f"it is not a promise for every possible data set. {given}",
         )
@@ -168,3 +173,17 @@ def no_guarantee(mechanism: str, *, confidential: tuple[str, ...], public: tuple
         transform="identity",
         units="as in the file",
     )
+
+
+def withdrawn(mechanism: str) -> SurveyError:
+    """Clipped densities promise too much: only a seeded run, which cannot go out, still makes them, for the audits."""
+    problem = (
+        f"'global' is withdrawn for the mechanism '{mechanism}': its proof is about exact draws, and a Markov "
+        "chain can stay on one side of a posterior. With outcomes in two clusters two neighbouring files were told "
+        "apart with certainty (ε ≥ 3.25 where 2 was claimed) while every diagnostic passed"
+    )
+    remedy = (
+        "use mechanism = 'laplace', which is differentially private, or guarantee = 'asymptotic', which is not; "
+        "docs/privacy.md has the attack"
+    )
+    return SurveyError("spec", "privacy.guarantee", problem, remedy)

@@ -19,7 +19,7 @@ from svysynth.files import write_frame, write_parts
 from svysynth.ledger import Charge
 from svysynth.lipschitz import summarize_bounds
 from svysynth.release import Release
-from svysynth.report.internal import internal_page
+from svysynth.report.internal import Review, internal_page
 from svysynth.store import Column
 from svysynth.survey import Survey
 
@@ -30,6 +30,7 @@ def write_internal(
     survey: Survey,
     synthetic: Synthetic,
     direct: pl.DataFrame,
+    review: Review,
     calibration: Calibration | None,
     censored: CensoredFit | None = None,
 ) -> None:
@@ -52,7 +53,11 @@ def write_internal(
     if censored is not None:
         figures = _figures(censored.verdict) | {"odds_of_another_part": censored.odds}
         _write_json(folder / "diagnostics.json", figures)
-    page = internal_page(release, survey, synthetic, direct, calibration)
+    _write_json(
+        folder / "verdict.json",
+        {"verdict": review.verdict.level, "reasons": [vars(reason) for reason in review.verdict.reasons]},
+    )
+    page = internal_page(release, survey, synthetic, review, calibration)
     (folder / "report.html").write_text(page, encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(0o600)

@@ -81,6 +81,11 @@ class LargeSurvey(Survey):
         """The cell of every record in the crossing of some public columns, last column fastest."""
         return Derived(partial(look_up, table=self._cell_of_group(columns)), (self.group,))
 
+    def model_cells(self) -> tuple[Integers, Floats | None, Column]:
+        """The cells that have records; public weights are not worked on from disk."""
+        cells, cell = self.present_cells(self.public)
+        return cells, None, cell
+
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
         """The cells of some public columns that have records, and for every record the position of its own."""
         cells, position = np.unique(self._cell_of_group(columns), return_inverse=True)
@@ -239,7 +244,7 @@ def _of_parts(
     names = [*groups.frame.columns, *columns]
     frame = groups.frame.clear().with_columns(pl.Series(name, [], dtype=pl.Float64) for name in columns).select(names)
     roles = like.outcome, like.design, like.public, like.transform, like.population_total, like.codes
-    return LargeSurvey(frame, *roles, engine, folder, columns, group, groups)
+    return LargeSurvey(frame, *roles, engine=engine, scratch=folder, columns=columns, group=group, public_part=groups)
 
 
 def survey_of_columns(

@@ -43,6 +43,8 @@ class SurveyFacts(_Part):
     outcome: str
     transform: Transform
     weight: str
+    weight_public: bool
+    """Whether the weights are declared public, and kept as they are."""
     strata: str | None
     public: tuple[str, ...]
     levels: dict[str, tuple[str, ...]]
@@ -113,6 +115,7 @@ class Manifest(_Part):
             data=Path("microdata"),
             outcome=self.survey.outcome,
             weight=self.survey.weight,
+            weight_public=self.survey.weight_public,
             transform=self.survey.transform,
             strata=self.survey.strata,
             public=self.survey.public,
@@ -149,6 +152,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             outcome=spec.survey.outcome,
             transform=spec.survey.transform,
             weight=spec.survey.weight,
+            weight_public=spec.survey.weight_public,
             strata=spec.survey.strata,
             public=spec.survey.public,
             levels={column: tuple(labels) for column, labels in release.levels.items()},

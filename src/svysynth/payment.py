@@ -12,6 +12,7 @@ from pathlib import Path
 
 from svysynth.accounting import millionths
 from svysynth.anchor import Anchor
+from svysynth.budgets import BudgetState
 from svysynth.errors import SurveyError, is_plain
 from svysynth.fingerprint import fingerprint
 from svysynth.guarantee import Guarantee
@@ -46,6 +47,12 @@ def pay(privacy: PrivacySpec, folder: Path, survey: Survey, guarantee: Guarantee
     found = fingerprint(survey, fingerprint_key(privacy.ledger))
     due = guarantee.charged or 0.0
     return charge(privacy.ledger, privacy.budget or "", due, _purpose(folder), guarantee.accounting, found)
+
+
+def budget_after(paid: Charge) -> BudgetState:
+    """Where the budget stands that was charged."""
+    states = show(paid.ledger)
+    return next(state for state in states if (state.name, state.accounting) == (paid.budget, paid.accounting))
 
 
 @contextlib.contextmanager

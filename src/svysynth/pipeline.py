@@ -25,7 +25,7 @@ from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError
 from svysynth.files import in_hiding
-from svysynth.guarantee import Guarantee, additive, asymptotic, censored
+from svysynth.guarantee import Guarantee, additive, asymptotic, censored, withdrawn
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large, store_survey
@@ -33,15 +33,18 @@ from svysynth.ledger import Charge, record_release
 from svysynth.models.base import Model, Parameters, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.payment import ANCHOR, check_budget, pay, refusals_recorded
+from svysynth.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
 from svysynth.publish import checksum, publish
 from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
+from svysynth.report.internal import Review
 from svysynth.spec import ModelSpec, PrivacySpec, Scheme, Spec, SurveySpec
 from svysynth.streams import Streams
+from svysynth.suitability import Examined, examine, find_public, judge_calibration, refuse, refuse_unsuitable
 from svysynth.survey import Survey, survey_from_file
 from svysynth.synthesis import released_draws, synthesize_draws
 from svysynth.tables import tabulate_all
 from svysynth.unweighting import Undone, public_part, undo_weights
+from svysynth.verdict import ReleaseVerdict, beside, judge_release
 
 Progress = Callable[[str], None]
 
@@ -86,17 +89,43 @@ def calibrate(
     streams: Streams | None = None,
     progress: Progress = lambda _: None,
 ) -> Calibrated:
-    """Calibrate a model to a survey so that m draws meet the asymptotic guarantee at ε = 2·Δ_α·m."""
-    streams = streams or Streams.from_system()
+    """Calibrate a model to a survey so that m draws meet the asymptotic guarantee at ε = 2·Δ_α·m.
+
+    A survey that the model cannot have the shape of is refused first.
+    """
+    refuse_unsuitable(model, survey, formula)
+    return _calibrate(
+        model, survey, epsilon, datasets, formula, scheme, draws, streams or Streams.from_system(), progress
+    )
+
+
+def _calibrate(
+    model: Model,
+    survey: Survey,
+    epsilon: float,
+    datasets: int,
+    formula: str | None,
+    scheme: Scheme,
+    draws: int,
+    streams: Streams,
+    progress: Progress,
+) -> Calibrated:
+    """The same, of a survey that was found suitable."""
     records = make_records(survey, formula)
     found = calibrate_records(model, records, epsilon, datasets, streams, scheme, draws, progress)
+    refuse(judge_calibration(found))
     return Calibrated(survey, found, streams, scheme)
 
 
 def release(
-    spec: Spec, folder: Path, streams: Streams, progress: Progress = lambda _: None, engine: Engine = LOCAL
+    spec: Spec,
+    folder: Path,
+    streams: Streams,
+    progress: Progress = lambda _: None,
+    engine: Engine = LOCAL,
+    judged: Callable[[ReleaseVerdict], None] = lambda _: None,
 ) -> Release:
-    """Run the whole way and write `public/` and `internal/` into a new folder.
+    """Run the whole way and write `public/` and `internal/` into a new folder; `judged` is told the verdict.
 
     What is made with streams that are not fresh is charged to no budget and stamped NOT FOR RELEASE. A survey that is
     too large for memory, or that an engine of several processes works on, is kept in a hidden folder beside the new one
@@ -110,7 +139,9 @@ def release(
         with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
             progress("reading the survey")
             survey = _read(spec.survey, scratch, engine)
-            finished.append(_release(spec, privacy, survey, folder, streams, paid, progress))
+            found, verdict = _release(spec, privacy, survey, folder, streams, paid, progress)
+        finished.append(found)
+        judged(verdict)
 
     if _can_be_cut(spec, privacy) and (engine.remote or is_large(spec.survey)):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -121,8 +152,8 @@ def release(
 
 
 def _can_be_cut(spec: Spec, privacy: PrivacySpec) -> bool:
-    """Whether all that a release needs can be put together from parts: not clusters, replicates or clipped sums."""
-    sums = privacy.mechanism in ("fbs", "fbp") and not privacy.censored
+    """Whether all that a release needs can be put together from parts: not clusters, public weights or replicates."""
+    sums = privacy.mechanism in ("fbs", "fbp") and not (privacy.censored or spec.survey.weight_public)
     return sums and spec.estimation.variance == "taylor" and not (spec.survey.cluster or spec.survey.fpc)
 
 
@@ -142,22 +173,22 @@ def _release(
     streams: Streams,
     paid: list[Charge],
     progress: Progress,
-) -> Release:
+) -> tuple[Release, ReleaseVerdict]:
     direct = _rehearse(survey, spec, privacy)
+    examined = examine(survey, spec, direct)
+    refuse(examined.findings)
     if privacy.mechanism == "laplace":
         make = _noisy_tables
-    elif survey.population_total is None:
+    elif survey.population_total is None and not survey.weight_public:
         remedy = "declare the published figure that released weights are scaled to"
         raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
     else:
         make = _censored_surveys if privacy.censored else _pseudo_posterior_surveys
 
     def charged(guarantee: Guarantee) -> Charge | NotCharged:
-        if not streams.fresh:
-            return NotCharged()
         progress("charging the ledger")
-        paid.append(pay(privacy, folder, survey, guarantee))
-        return paid[0]
+        paid.extend([pay(privacy, folder, survey, guarantee)] if streams.fresh else [])
+        return paid[0] if paid else NotCharged()
 
     made = make(survey, spec, privacy, streams, charged, progress)
     finished = Release(
@@ -170,9 +201,18 @@ def _release(
         made.synthetic.surveys,
         made.notes,
     )
+    review = _review(finished, made, direct, examined)
     progress("writing")
-    _write(folder, finished, survey, made, direct)
-    return finished
+    _write(folder, finished, survey, made, direct, review)
+    return finished, review.verdict
+
+
+def _review(finished: Release, made: _Made, direct: pl.DataFrame, examined: Examined) -> Review:
+    """What the confidential data say of the finished release."""
+    compared = beside(finished.tables, direct)
+    complaints = made.calibration.fit.verdict.complaints if made.calibration else []
+    state = budget_after(finished.charge) if isinstance(finished.charge, Charge) else None
+    return Review(compared, examined, judge_release(compared, examined.findings, complaints, state))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,17 +248,9 @@ def _pseudo_posterior_surveys(
     survey: Survey, spec: Spec, privacy: PrivacySpec, streams: Streams, pay: Pay, progress: Progress
 ) -> _Made:
     """The paper's mechanism: records weighted down until ε holds, asymptotically."""
-    found = calibrate(
-        make_model(privacy, spec.model),
-        survey,
-        privacy.epsilon,
-        privacy.datasets,
-        formula=spec.model.formula,
-        scheme=privacy.scheme,
-        draws=privacy.draws,
-        streams=streams,
-        progress=progress,
-    )
+    model = make_model(privacy, spec.model, survey.weight_public)
+    choices = privacy.epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
+    found = _calibrate(model, survey, *choices, streams, progress)
     guarantee = asymptotic(
         privacy.mechanism,
         privacy.epsilon,
@@ -280,7 +312,7 @@ def _censored_surveys(
 
 
 def _roles(survey: Survey) -> dict[str, tuple[str, ...]]:
-    return {"confidential": (survey.outcome, survey.design.weight), "public": survey.published}
+    return {"confidential": survey.confidential, "public": survey.published}
 
 
 def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
@@ -292,6 +324,9 @@ def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
         problem = "'laplace-paper' is a comparison without a guarantee and cannot be released"
         raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
     _refuse_folder(folder)
+    if privacy.censored and streams.fresh:
+        raise withdrawn(privacy.mechanism)
+    refuse(find_public(spec))
     if streams.fresh:
         check_budget(privacy, folder)
     return privacy
@@ -325,12 +360,12 @@ def _rehearse(survey: Survey, spec: Spec, privacy: PrivacySpec) -> pl.DataFrame:
     return direct
 
 
-def make_model(privacy: PrivacySpec, model: ModelSpec) -> Model:
+def make_model(privacy: PrivacySpec, model: ModelSpec, weight_public: bool = False) -> Model:
     """The model that a spec asks for."""
-    return FBS() if privacy.mechanism == "fbs" else FBP(smoothing=model.smoothing)
+    return FBS(weight_public=weight_public) if privacy.mechanism == "fbs" else FBP(smoothing=model.smoothing)
 
 
-def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame) -> None:
+def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame, review: Review) -> None:
     """Build both folders beside the target, bind them to their charge, then give them their name in one step."""
 
     def build(building: Path) -> None:
@@ -338,7 +373,7 @@ def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct:
         public.mkdir()
         internal.mkdir(mode=0o700)
         manifest = publish(finished, public)
-        write_internal(internal, finished, survey, made.synthetic, direct, made.calibration, made.censored)
+        write_internal(internal, finished, survey, made.synthetic, direct, review, made.calibration, made.censored)
         _settle(building)
         if isinstance(finished.charge, Charge):
             write_durably(anchor, record_release(finished.charge, checksum(manifest)).to_json())

@@ -133,4 +133,5 @@ def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Se
         spec.survey.public,
         spec.survey.transform,
         spec.survey.population_total,
+        weight_public=spec.survey.weight_public,
     )

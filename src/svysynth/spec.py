@@ -23,6 +23,7 @@ Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
 Mechanism = Literal["fbs", "fbp", "laplace", "laplace-paper"]
+Promise = Literal["asymptotic", "global", "none"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 
 LARGEST_SPEC_BYTES = 1_000_000
@@ -37,6 +38,18 @@ TIDY_COLUMNS = (
     *("cv", "n", "reliability", "source"),
 )
 """The columns of a table, which no public column may be called."""
+PROMISES: dict[str, tuple[Promise, ...]] = {
+    "fbs": ("asymptotic", "global"),
+    "fbp": ("asymptotic", "global"),
+    "laplace": ("global",),
+    "laplace-paper": ("none",),
+}
+"""What each mechanism can promise."""
+TO_BE_CHOSEN = {
+    "privacy.guarantee": "'asymptotic' is the paper's for fbs and fbp and is not differential privacy; 'global' holds "
+    "for every data set, and is that of laplace",
+}
+"""Settings without a default, because somebody has to answer for them, and what there is to choose from."""
 MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
 """The columns that a synthetic file has besides its outcome, public columns and strata."""
 
@@ -59,6 +72,7 @@ class SurveySpec(_Section):
     outcome: Name
     transform: Transform = "log"
     weight: Name
+    weight_public: bool = False
     strata: Name | None = None
     cluster: Name | None = None
     fpc: Name | None = None
@@ -112,11 +126,19 @@ class PrivacySpec(_Section):
     datasets: Annotated[int, Field(ge=1, le=1000)] = 3
     scheme: Scheme = "inverse"
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
-    guarantee: Literal["asymptotic", "global"] = "asymptotic"
+    guarantee: Promise
     correction: bool = True
     bounds: BoundsSpec | None = None
     budget: Name | None = None
     ledger: Annotated[Path, Field(strict=False)] = Path("ledger.sqlite")
+
+    @model_validator(mode="after")
+    def _the_mechanism_can_promise_it(self) -> Self:
+        can = PROMISES[self.mechanism]
+        if self.guarantee not in can:
+            choices = " or ".join(f"'{promise}'" for promise in can)
+            raise _clash(f"'privacy.guarantee' must be {choices} for the mechanism '{self.mechanism}'")
+        return self
 
     @model_validator(mode="after")
     def _noise_has_bounds(self) -> Self:
@@ -134,8 +156,7 @@ class PrivacySpec(_Section):
     @property
     def accounting(self) -> Accounting:
         """The kind of ε that a release is charged in."""
-        noise = self.mechanism == "laplace" or self.guarantee == "global"
-        return "differential privacy" if noise else "asymptotic"
+        return "differential privacy" if self.guarantee == "global" else "asymptotic"
 
     @property
     def charged(self) -> float:
@@ -324,7 +345,8 @@ def _explain(detail: ErrorDetails) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     match kind:
         case "missing":
-            return f"'{setting}' is required"
+            why = TO_BE_CHOSEN.get(setting)
+            return f"'{setting}' is required" + (f": {why}" if why else "")
         case "extra_forbidden":
             return f"'{setting}' is not a known setting{_known_setting_hint(location)}"
         case "literal_error":

@@ -64,6 +64,8 @@ class Survey:
     transform: Transform = "log"
     population_total: float | None = None
     codes: Mapping[str, CodeLabels] = field(default_factory=dict)
+    weight_public: bool = False
+    """Whether the weights are declared public: then they are kept as they are, and the outcome alone is protected."""
     engine: Engine = LOCAL
     """Who goes through the records."""
     scratch: Path | None = None
@@ -91,8 +93,14 @@ class Survey:
 
     @property
     def published(self) -> tuple[str, ...]:
-        """The columns that are released as they are: the public ones, and the strata."""
-        return tuple(dict.fromkeys([*self.public, *([self.design.strata] if self.design.strata else [])]))
+        """The columns that are released as they are: the public ones, the strata, and weights that are public."""
+        others = [self.design.strata, self.design.weight if self.weight_public else None]
+        return tuple(dict.fromkeys([*self.public, *(column for column in others if column)]))
+
+    @property
+    def confidential(self) -> tuple[str, ...]:
+        """The columns that are protected."""
+        return (self.outcome,) if self.weight_public else (self.outcome, self.design.weight)
 
     @cached_property
     def index(self) -> DesignIndex:
@@ -125,10 +133,22 @@ class Survey:
         """The cells of some public columns that have records, and for every record the position of its own."""
         return group_ids(self.cell_index(columns), math.prod(len(self.levels(column)) for column in columns))
 
+    def model_cells(self) -> tuple[Integers, Floats | None, Column]:
+        """What a row of a design matrix may depend on: the cells that have records, and each one's weight if public.
+
+        The third is, for every record, the position of its own.
+        """
+        cells, cell = self.present_cells(self.public)
+        if not self.weight_public:
+            return cells, None, cell
+        values, weight = np.unique(self.weights, return_inverse=True)
+        pairs, position = group_ids(np.asarray(cell, np.int64) * len(values) + weight, len(cells) * len(values))
+        return cells[pairs // len(values)], values[pairs % len(values)], position
+
     @property
     def groups(self) -> Groups:
         """The public part of the records."""
-        cells, cell = self.present_cells(self.public)
+        cells, _, cell = self.model_cells()
         stratum, strata = (self.index.stratum, self.index.strata) if self.design.strata else (0, 1)
         keys, group = group_ids(np.asarray(cell, np.int64) * strata + stratum, len(cells) * strata)
         first = np.empty(len(keys), np.int64)
@@ -156,6 +176,7 @@ def read_survey(
     fpc: str | None = None,
     transform: Transform = "log",
     population_total: float | None = None,
+    weight_public: bool = False,
     where: str | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Survey:
@@ -170,6 +191,7 @@ def read_survey(
         "fpc": fpc,
         "transform": transform,
         "population_total": population_total,
+        "weight_public": weight_public,
         "where": where,
         "labels": {column: dict(codes) for column, codes in (labels or {}).items()},
     }
@@ -218,6 +240,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, condition: pl.Expr | None, fil
         spec.transform,
         spec.population_total,
         codes,
+        spec.weight_public,
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey

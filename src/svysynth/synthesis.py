@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -72,17 +72,25 @@ def synthesize_draws(
     Of the records the design matrix is used and of the survey its groups: not the order of the records, and nothing of
     what they say.
     """
-    if survey.population_total is None:
+    if survey.population_total is None and not survey.weight_public:
         remedy = "declare the published figure that released weights are scaled to"
         raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
-    groups, size = survey.groups, len(survey)
+    groups, size, kept = survey.groups, len(survey), None
+    if survey.weight_public:
+        kept = groups.frame[survey.design.weight].to_numpy()
+        groups = replace(groups, frame=groups.frame.drop(survey.design.weight))
     made = []
     for number, draw in enumerate(draws):
         numbers = {name: np.asarray(value) for name, value in draw.items()}
         block = _Block(model, numbers, records.x[groups.cell], groups.count, size, number, streams)
-        sums = map_blocks(survey.engine, _WeightSums(block), size)
-        scales = tuple(_scale(column, survey.population_total) for column in zip(*sums, strict=True))
-        columns = _Columns(block, scales, survey.transform, digits)
+        weights: _ScaledWeights | _KeptWeights
+        if kept is None:
+            sums = map_blocks(survey.engine, _WeightSums(block), size)
+            total = survey.population_total or 0.0
+            weights = _ScaledWeights(tuple(_scale(column, total) for column in zip(*sums, strict=True)))
+        else:
+            weights = _KeptWeights(kept)
+        columns = _Columns(block, weights, survey.transform, digits)
         made.append(survey_of_columns(survey, groups, columns, (SMOOTHED, UNSMOOTHED), f"synthetic-{number}"))
     return tuple(made)
 
@@ -206,19 +214,39 @@ def _scale(blocks: Sequence[tuple[float, float]], total: float) -> tuple[float, 
 
 
 @dataclass(frozen=True)
+class _ScaledWeights:
+    """Smoothed and unsmoothed weights from their logarithms, scaled to the population total."""
+
+    scales: tuple[tuple[float, float], ...]
+
+    def __call__(self, group: Integers, v: Floats, smoothed: Floats) -> tuple[Floats, Floats]:
+        (largest, scale), (largest_drawn, scale_drawn) = self.scales
+        return np.exp(smoothed - largest) * scale, np.exp(v - largest_drawn) * scale_drawn
+
+
+@dataclass(frozen=True)
+class _KeptWeights:
+    """Public weights: each record has its group's."""
+
+    weight: Floats
+
+    def __call__(self, group: Integers, v: Floats, smoothed: Floats) -> tuple[Floats, Floats]:
+        return self.weight[group], self.weight[group]
+
+
+@dataclass(frozen=True)
 class _Columns:
     """A block of a synthetic survey: the group, the outcome, the smoothed and the unsmoothed weight of each record."""
 
     block: _Block
-    scales: tuple[tuple[float, float], ...]
+    weights: _ScaledWeights | _KeptWeights
     transform: Transform
     digits: int | None
 
     def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats, Floats]:
         group, t, v, smoothed = self.block(piece)
         outcome = np.exp(t) if self.transform == "log" else t
-        (largest, scale), (largest_drawn, scale_drawn) = self.scales
-        weight, drawn = np.exp(smoothed - largest) * scale, np.exp(v - largest_drawn) * scale_drawn
+        weight, drawn = self.weights(group, v, smoothed)
         return group, self._rounded(outcome), self._rounded(weight), self._rounded(drawn)
 
     def _rounded(self, column: Floats) -> Floats:

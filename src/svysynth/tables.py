@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from svysynth.columns import ALL
 from svysynth.design import DesignIndex
@@ -24,6 +25,7 @@ from svysynth.replicates import Replicates, make_replicates
 from svysynth.spec import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.streams import Streams
 from svysynth.survey import Survey
+from svysynth.utility import has_error
 
 MOST_ROWS = 1_000_000
 MOST_ROWS_OF_PROPORTIONS = 10_000
@@ -225,11 +227,11 @@ def finish_table(
 ) -> pl.DataFrame:
     """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row."""
     se = np.sqrt(variance)
+    se = np.where(has_error(value, se), se, np.where(np.isnan(se), np.nan, 0.0))
     half = se * np.where(np.asarray(df) > 0, stdtrit(df, 0.5 + estimation.confidence / 2), np.nan)
     with np.errstate(over="ignore"):
         cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)
     cv[np.isinf(cv)] = np.nan
-    grade = np.searchsorted(estimation.cv_thresholds, np.nan_to_num(cv, nan=0.0), side="left")
     numbers = {
         "estimate": value,
         "se": se,
@@ -241,12 +243,29 @@ def finish_table(
         {"table": [title] * len(value), "statistic": [statistic] * len(value)}
         | labels
         | numbers
-        | {"cv": cv, "n": count, "reliability": np.array(RELIABILITY, dtype=object)[grade]},
+        | {"cv": cv, "n": count, "reliability": grade(cv, np.full(len(se), df, float), estimation)},
         schema_overrides={"reliability": pl.String},
     ).with_columns(
         pl.col("estimate", "se", "lower", "upper", "cv").fill_nan(None),
         pl.when(pl.col("cv").is_not_nan()).then(pl.col("reliability")),
     )
+
+
+def grade(cv: Floats, df: Floats, estimation: EstimationSpec) -> npt.NDArray[np.object_]:
+    """How reliable an estimate is, by the coefficient of variation that its interval is as long as.
+
+    With few degrees of freedom an interval is longer than the standard error alone suggests, and without any there is
+    none: what counts is cv·t/z, with the quantiles of Student's t and of the normal distribution.
+
+    >>> grade(np.array([0.1, 0.1, 0.0]), np.array([np.inf, 2.0, 0.0]), EstimationSpec()).tolist()
+    ['reliable', 'caution', 'unreliable']
+    """
+    level = 0.5 + estimation.confidence / 2
+    endless = np.isinf(df)
+    student = np.where(endless, ndtri(level), stdtrit(np.where(endless | ~(df > 0), 1.0, df), level))
+    size = np.where(df > 0, np.nan_to_num(cv, nan=0.0, posinf=0.0) * student / ndtri(level), np.inf)
+    names: npt.NDArray[np.object_] = np.array(RELIABILITY, dtype=object)
+    return names[np.searchsorted(estimation.cv_thresholds, size, side="left")]
 
 
 def require_public(survey: Survey, columns: Sequence[str]) -> None:

@@ -153,9 +153,10 @@ def _error(found: list[Floats]) -> float:
 
 @jax.jit
 def _place(draws: Parameters) -> Array:
-    """The mean over draws of what is compared, spreads first: FBS's log |Σ|^¼, or all parameters of FBP."""
+    """The mean over draws of what is compared, spreads first: the mean log spread of FBS, or all parameters of FBP."""
     if "covariance" in draws:
-        return jnp.mean(0.25 * jnp.linalg.slogdet(draws["covariance"])[1])[None]
+        outcomes = draws["covariance"].shape[-1]
+        return jnp.mean(jnp.linalg.slogdet(draws["covariance"])[1] / (2 * outcomes))[None]
     columns = [jnp.log(draws["sigma_y"]), jnp.log(draws["sigma_pi"]), draws["kappa_y"]]
     return jnp.concatenate([jnp.stack(columns), draws["beta"].T, draws["kappa_x"].T]).mean(axis=1)
 
@@ -184,8 +185,9 @@ def simulate_sample(model: FBS | FBP, parameters: Parameters, public: PublicReco
     noise = streams.generator("simulated sample").standard_normal((2, len(cell)))
     theta = {name: np.asarray(value) for name, value in parameters.items()}
     if isinstance(model, FBS):
-        off = np.linalg.cholesky(theta["covariance"]) @ noise
-        t, v = ((public.x @ theta[name])[cell] + own for name, own in zip(("beta_y", "beta_w"), off, strict=True))
+        off = np.linalg.cholesky(theta["covariance"]) @ noise[: model.outcomes]
+        t = (public.x @ theta["beta_y"])[cell] + off[0]
+        v = np.zeros(len(cell)) if model.weight_public else (public.x @ theta["beta_w"])[cell] + off[1]
     else:
         slope, sigma_y, sigma_pi = theta["kappa_y"], theta["sigma_y"], theta["sigma_pi"]
         t = (public.x @ theta["beta"])[cell] + slope * sigma_y**2 + sigma_y * noise[0]

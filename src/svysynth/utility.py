@@ -10,6 +10,9 @@ import numpy as np
 
 from svysynth.groups import Booleans, Floats
 
+NO_ERROR = 1e-9
+"""A standard error that is a smaller fraction of its estimate is what rounding leaves of none."""
+
 
 def bias(estimate: Floats, truth: Floats) -> Floats:
     """Estimate less truth; over replicates, its mean along the first axis is the Monte Carlo bias."""
@@ -25,10 +28,29 @@ def rmse(estimate: Floats, se: Floats, truth: Floats) -> Floats:
     return np.hypot(bias(estimate, truth), se)
 
 
+def standard_distance(estimate: Floats, other: Floats, se: Floats) -> Floats:
+    """Estimate less another in the other's standard errors; not a number where that error is none.
+
+    >>> standard_distance(np.array([3.0, 3.0]), np.array([1.0, 1.0]), np.array([0.5, 1e-14])).tolist()
+    [4.0, nan]
+    """
+    nothing = np.full(np.broadcast(estimate, other, se).shape, np.nan)
+    return np.asarray(np.divide(estimate - other, se, out=nothing, where=has_error(other, se)))
+
+
+def has_error(estimate: Floats, se: Floats) -> Booleans:
+    """Whether a standard error is one, and not what rounding leaves of none: a count that the design fixes has none."""
+    return np.asarray(se > NO_ERROR * np.abs(estimate))
+
+
 def rmse_ratio(estimate: Floats, se: Floats, sample_estimate: Floats, sample_se: Floats, truth: Floats) -> Floats:
-    """The RMSE of a private estimate over that of the confidential sample; below 1 the private one is closer."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(rmse(estimate, se, truth) / rmse(sample_estimate, sample_se, truth))
+    """The RMSE of a private estimate over that of the confidential sample; below 1 the private one is closer.
+
+    Not a number where the sample has no error.
+    """
+    own = rmse(sample_estimate, sample_se, truth)
+    nothing = np.full(np.broadcast(own, estimate).shape, np.nan)
+    return np.asarray(np.divide(rmse(estimate, se, truth), own, out=nothing, where=has_error(truth, own)))
 
 
 def covers(lower: Floats, upper: Floats, truth: Floats) -> Booleans:

@@ -138,8 +138,9 @@ def _check_promise(manifest: Manifest) -> None:
 def _promise(manifest: Manifest) -> Guarantee:
     """The guarantee that follows from a manifest's settings."""
     privacy, survey = manifest.privacy, manifest.survey
-    confidential = (survey.outcome, survey.weight)
-    public = tuple(dict.fromkeys([*survey.public, *([survey.strata] if survey.strata else [])]))
+    confidential = (survey.outcome,) if survey.weight_public else (survey.outcome, survey.weight)
+    others = (survey.strata, survey.weight if survey.weight_public else None)
+    public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))
     if privacy.mechanism == "laplace":
         return additive(privacy.epsilon, confidential=confidential, public=public)
     if privacy.guarantee == "global":
@@ -208,6 +209,8 @@ def _check_microdata(file: DataFile, manifest: Manifest) -> None:
         ids = pl.Series("id", range(rows.start + 1, rows.stop + 1), dtype=frame["id"].dtype)
         as_it_should_be &= frame["id"].equals(ids) and frame.equals(rounded(frame, MICRODATA_DIGITS))
         sums = {name: before + float(frame[name].sum()) for name, before in sums.items()}
+    if survey.weight_public:  # kept as they are, whatever they add up to
+        total = sums[UNSMOOTHED]
     as_it_should_be &= all(math.isclose(found, total, rel_tol=AGREEMENT) for found in sums.values())
     if as_it_should_be and "csv" in endings(survey.records):
         as_it_should_be = _same_text(file.path.with_suffix(".csv"), read_columns(file, file.columns))

@@ -31,6 +31,8 @@ Array = jax.Array
 Parameters = dict[str, Array]
 LARGEST_CONDITION = 1e13
 """Of X'AX: beyond it a coefficient has no data."""
+WEIGHT_SAYS_MORE = 1e-6
+"""What is left of the log weights beside the other columns, as a part of them, from which on they get a column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,7 @@ class Model(Protocol):
 def make_records(survey: Survey, formula: str | None = None) -> Records:
     """The records of a survey, with the design matrix of a formula (by default the public columns' main effects)."""
     sizes = [len(survey.levels(column)) for column in survey.public]
-    cells, cell = survey.present_cells(survey.public)
+    cells, weight, cell = survey.model_cells()
     positions = np.unravel_index(cells, sizes)
     frame = pl.DataFrame(
         {
@@ -114,6 +116,8 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
     t = derive(np.log, survey.outcome_values) if survey.transform == "log" else survey.outcome_values
     mean = sum(map_blocks(survey.engine, _BlockSum(survey.weights), len(survey))) / len(survey)
     v = derive(partial(_log_ratio, mean=mean), survey.weights)
+    if weight is not None:
+        x, terms = _with_weight(x, terms, _log_ratio(weight, mean))
     return Records(t, v, cell, x, terms, survey.engine, survey.scratch)
 
 
@@ -127,6 +131,14 @@ class _BlockSum:
 
 def _log_ratio(weight: Floats, mean: float) -> Floats:
     return np.asarray(np.log(weight / mean))
+
+
+def _with_weight(x: Floats, terms: tuple[str, ...], log_weight: Floats) -> tuple[Floats, tuple[str, ...]]:
+    """The design matrix with public weights as a column, unless the other columns say all that it does."""
+    rest = log_weight - x @ np.linalg.lstsq(x, log_weight)[0]
+    if np.linalg.norm(rest) <= WEIGHT_SAYS_MORE * max(float(np.linalg.norm(log_weight)), 1.0):
+        return x, terms
+    return np.column_stack([x, log_weight]), (*terms, "log weight")
 
 
 def _present_levels(levels: tuple[str, ...], position: Integers) -> pl.Series:
@@ -207,6 +219,13 @@ def _merge(blocks: list[CellSums]) -> CellSums:
     off = means - mean
     between = np.einsum("bc,bic,bjc->bij", totals, off, off)
     return CellSums(total, mean, (scatters + between).sum(axis=0))
+
+
+def within_groups(engine: Engine, column: Column, group: Column, groups: int) -> float:
+    """The standard deviation of a column about the means of groups, in one pass."""
+    block = _BlockSums(column, column, group, groups, derive(np.ones_like, column))
+    sums = _merge(map_blocks(engine, block, len(column)))
+    return float(np.sqrt(sums.scatter[0, 0] / len(column)))
 
 
 def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:

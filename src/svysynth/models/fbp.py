@@ -35,6 +35,7 @@ class FBP:
     Lipschitz bound. The paper's figures suggest it (docs/reproduction.md); what it prints is the other."""
     name = "fbp"
     near_normal = True
+    gaussian = True
     quadratic = True
 
     def statistics(self, records: Records, alpha: Column) -> LinearStatistics:

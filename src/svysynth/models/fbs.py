@@ -7,6 +7,9 @@ The coefficient scales make a funnel with β. Given (Σ, σ, Ω_β) β is Gaussi
 estimate B has covariance V = Σ ⊗ G⁻¹ + P with P = blockdiag(diag(σ)Ω_β diag(σ)). The sampler moves on what is left, and
 β is then drawn exactly. On the log scale a σ is nearly uniform from |β| to the prior's scale, with a steep wall at |β|:
 a mode and its curvature say nothing there. Each log σ is sampled as its normal score under its one-dimensional density.
+
+Where the weights are public they leave the model: t ~ N(xβ, s²) with the same priors, and x may have the log weight as
+a column, so that what the weight says of the outcome is kept.
 """
 
 from __future__ import annotations
@@ -39,20 +42,40 @@ class FBS:
     """The scale of the half-t priors."""
     degrees: float = 3.0
     """The degrees of freedom of the half-t priors."""
+    weight_public: bool = False
+    """Whether the outcome alone is modelled, because the weights are public and kept as they are."""
     name = "fbs"
     near_normal = True
-    quadratic = True
+    gaussian = True
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether x has few rows, each shared by many records, in which the log-likelihood is a quadratic form."""
+        return not self.weight_public
+
+    @property
+    def outcomes(self) -> int:
+        """How many numbers of a record are modelled: t and v, or t alone."""
+        return 1 if self.weight_public else 2
+
+    @property
+    def _covariances(self) -> int:
+        """How many parameters Σ has."""
+        return self.outcomes * (self.outcomes + 1) // 2
 
     def statistics(self, records: Records, alpha: Column) -> LinearStatistics:
         """Weighted sums of the records."""
-        return linear_statistics(records, alpha)
+        found, kept = linear_statistics(records, alpha), self.outcomes
+        return found._replace(coefficients=found.coefficients[:, :kept], scatter=found.scatter[:kept, :kept])
 
     def whitening(self, statistics: LinearStatistics) -> Whitening:
         """Σ by the curvature of its likelihood, Ω_β by its prior's spread, the scales as normal scores."""
-        covariance = statistics.scatter / statistics.total
+        covariance, own = statistics.scatter / statistics.total, self._covariances
         spread = jnp.sqrt(jnp.diagonal(covariance))
-        correlation = covariance[0, 1] / (spread[0] * spread[1])
-        small = jnp.concatenate([jnp.log(spread), jnp.arctanh(correlation)[None]])
+        small = jnp.log(spread)
+        if self.outcomes == 2:
+            correlation = covariance[0, 1] / (spread[0] * spread[1])
+            small = jnp.concatenate([small, jnp.arctanh(correlation)[None]])
 
         def fit_of_covariance(z: Array) -> Array:
             sigma, log_determinant = covariance_of(z)
@@ -62,10 +85,11 @@ class FBS:
         small_factor = jnp.linalg.inv(jnp.linalg.cholesky(curvature)).T
         size = statistics.gram.shape[0]
         prior = jnp.asarray(self._partial_correlation_spread(size))
-        factor = jnp.diag(jnp.concatenate([jnp.ones(3 + 2 * size), prior])).at[:3, :3].set(small_factor)
+        width = self.outcomes * size
+        factor = jnp.diag(jnp.concatenate([jnp.ones(own + width), prior])).at[:own, :own].set(small_factor)
         scales = self._log_scale_cubics(statistics, covariance)
-        cubics = jnp.concatenate([identity_cubics(3), scales, identity_cubics(len(prior))])
-        return Whitening(jnp.concatenate([small, jnp.zeros(2 * size + len(prior))]), factor, cubics)
+        cubics = jnp.concatenate([identity_cubics(own), scales, identity_cubics(len(prior))])
+        return Whitening(jnp.concatenate([small, jnp.zeros(width + len(prior))]), factor, cubics)
 
     def _log_scale_cubics(self, statistics: LinearStatistics, covariance: Array) -> Array:
         """The normal score of each log σ, given its coefficient's estimate alone."""
@@ -98,59 +122,68 @@ class FBS:
 
     def log_density(self, z: Array, statistics: LinearStatistics) -> Array:
         """Log pseudo posterior with β integrated out, up to a constant."""
-        size = statistics.gram.shape[0]
-        sigma, log_determinant = covariance_of(z[:3])
-        scales, partial, factor = unpack_scales(z, size)
+        size, own = statistics.gram.shape[0], self._covariances
+        sigma, log_determinant = covariance_of(z[:own])
+        scales, partial, factor = unpack_scales(z[own:], size, self.outcomes)
         total = _noise(sigma, statistics) + _prior_covariance(scales, factor)
         likelihood = -0.5 * (statistics.total - size) * log_determinant
         likelihood -= 0.5 * _trace_solve(sigma, statistics.scatter)
         likelihood += _log_normal(statistics.coefficients.T.reshape(-1), total)
-        prior = self.log_half_t(z[:2]).sum() + self.log_half_t(jnp.log(scales)).sum()
-        prior += self.correlation_shape * jnp.log1p(-(jnp.tanh(z[2]) ** 2))
+        prior = self.log_half_t(z[: self.outcomes]).sum() + self.log_half_t(jnp.log(scales)).sum()
+        if self.outcomes == 2:
+            prior += self.correlation_shape * jnp.log1p(-(jnp.tanh(z[2]) ** 2))
         prior += jnp.sum(self.correlation_shapes(size) * jnp.log1p(-(partial**2)))
         return likelihood + prior
 
     def complete(self, key: Array, z: Array, statistics: LinearStatistics) -> Parameters:
         """Draw β from its Gaussian given the rest: a draw from the joint of (β, B), corrected by what B really is."""
-        size = statistics.gram.shape[0]
-        sigma, _ = covariance_of(z[:3])
-        scales, _, factor = unpack_scales(z, size)
+        shape = self.outcomes, statistics.gram.shape[0]
+        own = self._covariances
+        sigma, _ = covariance_of(z[:own])
+        scales, _, factor = unpack_scales(z[own:], shape[1], self.outcomes)
         prior = _prior_covariance(scales, factor)
         noise_key, prior_key = jax.random.split(key)
         half = jnp.linalg.cholesky(statistics.gram_inverse)
-        noise = jnp.linalg.cholesky(sigma) @ jax.random.normal(noise_key, (2, size)) @ half.T
-        drawn = scales * (jax.random.normal(prior_key, (2, size)) @ factor.T)
+        noise = jnp.linalg.cholesky(sigma) @ jax.random.normal(noise_key, shape) @ half.T
+        drawn = scales * (jax.random.normal(prior_key, shape) @ factor.T)
         gap = (statistics.coefficients.T - drawn - noise).reshape(-1)
         shift = prior @ jnp.linalg.solve(_noise(sigma, statistics) + prior, gap)
-        beta = drawn + shift.reshape(2, size)
+        beta = drawn + shift.reshape(shape)
+        own_names = ("y", "w")[: self.outcomes]
         return {
-            "beta_y": beta[0],
-            "beta_w": beta[1],
+            **{f"beta_{name}": beta[place] for place, name in enumerate(own_names)},
             "covariance": sigma,
-            "scale_y": scales[0],
-            "scale_w": scales[1],
+            **{f"scale_{name}": scales[place] for place, name in enumerate(own_names)},
             "correlation_beta": factor @ factor.T,
         }
 
     def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
-        """log N₂((t, v) | xβ, Σ) for each record."""
+        """log N₂((t, v) | xβ, Σ) for each record; log N(t | xβ, s²) where weights are public."""
         covariance = parameters["covariance"]
+        if self.weight_public:
+            variance = covariance[0, 0]
+            return -0.5 * jnp.log(2 * jnp.pi * variance) - 0.5 * (t - x @ parameters["beta_y"]) ** 2 / variance
         determinant = covariance[0, 0] * covariance[1, 1] - covariance[0, 1] ** 2
         off_t, off_v = t - x @ parameters["beta_y"], v - x @ parameters["beta_w"]
         form = covariance[1, 1] * off_t**2 - 2 * covariance[0, 1] * off_t * off_v + covariance[0, 0] * off_v**2
         return -jnp.log(2 * jnp.pi) - 0.5 * jnp.log(determinant) - 0.5 * form / determinant
 
     def synthesize(self, key: Array, parameters: Parameters, x: Array) -> tuple[Array, Array, Array]:
-        """(t*, v*) from the model, and the smoothed log weight E[v | t*]."""
+        """(t*, v*) from the model, and the smoothed log weight E[v | t*]; zeros where weights are public."""
         covariance = parameters["covariance"]
-        noise = jax.random.normal(key, (2, x.shape[0]))
+        noise = jax.random.normal(key, (self.outcomes, x.shape[0]))
         off = jnp.linalg.cholesky(covariance) @ noise
+        if self.weight_public:
+            nothing = jnp.zeros(x.shape[0])
+            return x @ parameters["beta_y"] + off[0], nothing, nothing
         smoothed = x @ parameters["beta_w"] + covariance[0, 1] / covariance[0, 0] * off[0]
         return x @ parameters["beta_y"] + off[0], x @ parameters["beta_w"] + off[1], smoothed
 
 
 def covariance_of(z: Array) -> tuple[Array, Array]:
-    """Σ and log|Σ| from two log standard deviations and an arctanh correlation."""
+    """Σ and log|Σ| from two log standard deviations and an arctanh correlation, or from one log standard deviation."""
+    if len(z) == 1:
+        return jnp.exp(2 * z)[:, None], 2 * z[0]
     spread, correlation = jnp.exp(z[:2]), jnp.tanh(z[2])
     off = correlation * spread[0] * spread[1]
     sigma = jnp.array([[spread[0] ** 2, off], [off, spread[1] ** 2]])
@@ -159,15 +192,17 @@ def covariance_of(z: Array) -> tuple[Array, Array]:
 
 def _trace_solve(sigma: Array, scatter: Array) -> Array:
     """tr(Σ⁻¹E)."""
+    if len(sigma) == 1:
+        return scatter[0, 0] / sigma[0, 0]
     determinant = sigma[0, 0] * sigma[1, 1] - sigma[0, 1] ** 2
     form = sigma[1, 1] * scatter[0, 0] - 2 * sigma[0, 1] * scatter[0, 1] + sigma[0, 0] * scatter[1, 1]
     return form / determinant
 
 
-def unpack_scales(z: Array, size: int) -> tuple[Array, Array, Array]:
-    """The scales of β (2 × K), the partial correlations of Ω_β, and its Cholesky factor."""
-    scales = jnp.exp(z[3 : 3 + 2 * size]).reshape(2, size)
-    partial = jnp.tanh(z[3 + 2 * size :])
+def unpack_scales(z: Array, size: int, outcomes: int = 2) -> tuple[Array, Array, Array]:
+    """The scales of β (outcome × K), the partial correlations of Ω_β, and its Cholesky factor."""
+    scales = jnp.exp(z[: outcomes * size]).reshape(outcomes, size)
+    partial = jnp.tanh(z[outcomes * size :])
     lower = jnp.zeros((size, size)).at[np.tril_indices(size, -1)].set(partial)
     # what is left of a row's unit length before each column: √Π(1 − partial²)
     left = jnp.exp(0.5 * jnp.log1p(-(lower**2)) @ np.triu(np.ones((size, size)), 1))
@@ -182,7 +217,7 @@ def _noise(sigma: Array, statistics: LinearStatistics) -> Array:
 def _prior_covariance(scales: Array, factor: Array) -> Array:
     """blockdiag(diag(σ_y)Ω_β diag(σ_y), diag(σ_w)Ω_β diag(σ_w))."""
     flat = scales.reshape(-1)
-    return jnp.kron(np.eye(2), factor @ factor.T) * flat[:, None] * flat
+    return jnp.kron(np.eye(len(scales)), factor @ factor.T) * flat[:, None] * flat
 
 
 @jax.custom_vjp

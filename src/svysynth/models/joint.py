@@ -73,7 +73,7 @@ class JointFBS:
         columns = statistics.gram.shape[0]
         z, log_jacobian = whitening(u[: len(whitening.center)])
         covariance, _ = covariance_of(z[:3])
-        scales, partial, factor = unpack_scales(z, columns)
+        scales, partial, factor = unpack_scales(z[3:], columns)
         root = solve_triangular(factor, jnp.eye(columns), lower=True) / scales[:, None, :]
         beta, log_slope = _regression(u[len(whitening.center) :], root, statistics)
         standardized = jnp.einsum("okl,ol->ok", root, beta)

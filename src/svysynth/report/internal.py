@@ -13,38 +13,45 @@ import numpy as np
 import polars as pl
 
 from svysynth.calibration import Calibration
+from svysynth.columns import ALL
 from svysynth.combine import Synthetic
 from svysynth.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS
 from svysynth.engine import block_slices
-from svysynth.groups import Booleans, Floats, Integers
+from svysynth.groups import Floats, Integers
+from svysynth.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.lipschitz import summarize_bounds
+from svysynth.lookalikes import EXTREMES, NEAR, LookAlikes, look_alikes
+from svysynth.misfit import Misfit
 from svysynth.release import Release
-from svysynth.report.page import figure, percent, render
+from svysynth.report.page import NOTHING, figure, percent, render
 from svysynth.report.plots import Image, histogram, scatters, statistic_name, violins
 from svysynth.report.wide import decimals
 from svysynth.streams import Streams
+from svysynth.suitability import Examined
 from svysynth.survey import Survey
 from svysynth.synthesis import UNSMOOTHED
-from svysynth.utility import interval_overlap, rmse_ratio
+from svysynth.verdict import ReleaseVerdict
 
 INTERNAL = "INTERNAL: shows confidential results. It must never leave the house."
 MOST_POINTS = 20_000
 MOST_RECORDS = 2_000_000
 """Records whose bounds are looked at one by one."""
 MOST_ROWS_SHOWN = 500
-EXTREMES = 3
-"""How many records of a cell count as extreme, by outcome and by weight."""
-NEAR = 0.01
-"""Two values this fraction apart look alike."""
+MOST_MISSED = 10
+"""Figures shown of those that the model misses most."""
 
 Rows = list[tuple[str, ...]]
 
 
 def internal_page(
-    release: Release, survey: Survey, synthetic: Synthetic, direct: pl.DataFrame, calibration: Calibration | None
+    release: Release,
+    survey: Survey,
+    synthetic: Synthetic,
+    review: Review,
+    calibration: Calibration | None,
 ) -> str:
     """`report.html` of the internal folder; additive noise has neither calibration nor synthetic surveys."""
-    comparisons = _compare(release, direct)
+    comparisons = _compare(review.compared, release.spec.survey.outcome)
     alike = look_alikes(survey, synthetic.surveys) if survey.scratch is None else None
     plotted = _Plotted.of(calibration)
     return render(
@@ -52,7 +59,12 @@ def internal_page(
         internal=INTERNAL,
         title=release.title,
         seeded=release.seeded,
+        verdict=review.verdict,
+        **{"global": release.guarantee.kind == "global"},
         summary=_summary(release, comparisons, alike, calibration),
+        noise=_noise(release),
+        misfit=_misfit(review.examined.misfit),
+        misfit_rows=_misfit_rows(review.examined.misfit),
         bounds=None if plotted is None else _bounds_plot(plotted),
         bounds_facts=[] if plotted is None else _bounds_facts(plotted),
         alpha=None if plotted is None else _alpha_plot(plotted.alpha),
@@ -67,6 +79,65 @@ def internal_page(
         near=percent(NEAR),
         created=release.created.isoformat(),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Review:
+    """What the confidential data say of a release: the evidence behind the verdict, and the verdict."""
+
+    compared: pl.DataFrame
+    """Released beside direct (`verdict.beside`)."""
+    examined: Examined
+    verdict: ReleaseVerdict
+
+
+# --- the model's own fit, and noise ---
+
+
+def _misfit(misfit: Misfit | None) -> Rows:
+    """How well the model fits with no privacy at all."""
+    if misfit is None:
+        return []
+    off = misfit.tables["off"].drop_nulls().abs()
+    weights = "public, or constant" if misfit.weight_distance is None else percent(misfit.weight_distance, 1)
+    return [
+        ("Largest distance from the model’s distribution, outcome", percent(misfit.distance, 1)),
+        ("The same, log weights", weights),
+        ("Figures 3 or more direct standard errors off", f"{int((off > 3).sum())} of {len(off)}"),
+        ("Largest difference", f"{off.to_numpy().max():.1f} direct standard errors" if len(off) else NOTHING),
+    ]
+
+
+def _misfit_rows(misfit: Misfit | None) -> Rows:
+    """The figures that the model misses most."""
+    if misfit is None:
+        return []
+    worst = misfit.tables.filter(pl.col("off").is_not_null()).sort(pl.col("off").abs(), descending=True)
+    labels = worst.columns[2 : worst.columns.index("estimate")]
+    return [
+        (
+            row["statistic"],
+            ", ".join(str(row[column]) for column in labels if row[column] != ALL) or ALL,
+            *(figure(row[name], decimals([row["estimate"]], row["statistic"])) for name in ("estimate", "se", "model")),
+            figure(row["off"], 1),
+        )
+        for row in worst.head(MOST_MISSED).iter_rows(named=True)
+    ]
+
+
+def _noise(release: Release) -> Rows:
+    """Of additive noise: how the budget was split, and how much of each standard error it makes up."""
+    tables = release.tables
+    if "se_privacy" not in tables.columns:
+        return []
+    share = (pl.col("se_privacy") / pl.col("se")) ** 2
+    found = (
+        tables.filter(pl.col("se") > 0).group_by("statistic", maintain_order=True).agg(share.median().alias("share"))
+    )
+    return [
+        *((f"Share of the variance that is noise, {name}, median", percent(part)) for name, part in found.iter_rows()),
+        *((f"Note {number}", note) for number, note in enumerate(release.notes, start=1)),
+    ]
 
 
 # --- bounds and weights ---
@@ -225,26 +296,13 @@ class _Comparison:
     overlap: Floats
 
 
-def _compare(release: Release, direct: pl.DataFrame) -> list[_Comparison]:
-    keys = release.tables.columns[: release.tables.columns.index("estimate")]
-    measures = ["estimate", "se", "lower", "upper"]
-    both = release.tables.select(*keys, *measures).join(
-        direct.select(*keys, *measures), on=keys, how="left", suffix="_direct", maintain_order="left"
-    )
-    released, sample = (_columns(both, [name + suffix for name in measures]) for suffix in ("", "_direct"))
-    ratio = rmse_ratio(released[0], released[1], sample[0], sample[1], sample[0])
-    overlap = interval_overlap(released[2], released[3], sample[2], sample[3])
-    both = both.with_columns(pl.Series("ratio", ratio), pl.Series("overlap", overlap))
-    both = both.with_columns(pl.col("ratio", "overlap").replace({np.inf: None}).fill_nan(None))
-    groups = both.group_by("table", "statistic", maintain_order=True)
+def _compare(compared: pl.DataFrame, outcome: str) -> list[_Comparison]:
+    by = compared.columns[2 : compared.columns.index("estimate")]
+    groups = compared.group_by("table", "statistic", maintain_order=True)
     return [
-        _comparison(number, str(title), str(statistic), keys[2:], rows, release.spec.survey.outcome)
+        _comparison(number, str(title), str(statistic), by, rows, outcome)
         for number, ((title, statistic), rows) in enumerate(groups, start=1)
     ]
-
-
-def _columns(frame: pl.DataFrame, names: Sequence[str]) -> list[Floats]:
-    return [frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in names]
 
 
 def _comparison(
@@ -280,79 +338,12 @@ def _utility_plot(comparisons: Sequence[_Comparison]) -> Image | None:
     return violins(drawn, names, "RMSE over the sample’s own", alt, line=1.0, line_name="as the sample")
 
 
-# --- extreme records ---
-
-
-@dataclass(frozen=True)
-class LookAlikes:
-    """How often an extreme record has a synthetic record that looks like it."""
-
-    records: int
-    """Extreme records of the confidential sample."""
-    in_any: int
-    """Those with a look-alike in any synthetic file."""
-    share: float
-    """Those with a look-alike in a synthetic file, on average over the files."""
-    expected: float | None
-    """The same for the extreme records of the other synthetic files, which are nobody's; None with one file."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Points:
-    """The records of a survey ordered by cell: outcome, and the weights an intruder could compare with."""
-
-    cells: Integers
-    start: Integers
-    outcome: Floats
-    weights: tuple[Floats, ...]
-
-    @classmethod
-    def of(cls, survey: Survey, weights: Sequence[Floats]) -> _Points:
-        cell = survey.cell_index(survey.public)
-        order = np.argsort(cell, kind="stable")
-        cells, start = np.unique(cell[order], return_index=True)
-        return cls(cells, np.append(start, len(cell)), survey.outcome_values[order], tuple(w[order] for w in weights))
-
-    def extremes(self) -> list[tuple[int, float, float]]:
-        """Cell, outcome and weight of the records with the largest outcomes or weights of their cell."""
-        found = []
-        for number, cell in enumerate(self.cells):
-            here = slice(self.start[number], self.start[number + 1])
-            y, w = self.outcome[here], self.weights[-1][here]
-            largest = np.union1d(np.argsort(y)[-EXTREMES:], np.argsort(w)[-EXTREMES:])
-            found += [(int(cell), float(y[place]), float(w[place])) for place in largest]
-        return found
-
-    def resemble(self, extremes: Sequence[tuple[int, float, float]]) -> Booleans:
-        """Whether each extreme record has a look-alike here, in its cell."""
-        position = {int(cell): number for number, cell in enumerate(self.cells)}
-        found = np.zeros(len(extremes), bool)
-        for place, (cell, y, w) in enumerate(extremes):
-            if (number := position.get(cell)) is not None:
-                here = slice(self.start[number], self.start[number + 1])
-                near = [np.abs(weight[here] - w) <= NEAR * w for weight in self.weights]
-                found[place] = np.any((np.abs(self.outcome[here] - y) <= NEAR * abs(y)) & np.logical_or.reduce(near))
-        return found
-
-
-def look_alikes(survey: Survey, surveys: Sequence[Survey]) -> LookAlikes | None:
-    """Compare the extreme records of the sample, and of each synthetic file, with the synthetic files."""
-    if not surveys:
-        return None
-    scaled = survey.weights * (surveys[0].weights.sum() / survey.weights.sum())
-    files = [_Points.of(one, (one.weights, one.frame[UNSMOOTHED].to_numpy())) for one in surveys]
-    extremes = _Points.of(survey, (scaled,)).extremes()
-    real = np.array([file.resemble(extremes) for file in files])
-    others = [other.resemble(file.extremes()).mean() for file in files for other in files if other is not file]
-    expected = float(np.mean(others)) if others else None
-    return LookAlikes(len(extremes), int(real.any(axis=0).sum()), float(real.mean()), expected)
-
-
 def _summary(
     release: Release, comparisons: Sequence[_Comparison], alike: LookAlikes | None, calibration: Calibration | None
 ) -> Rows:
     guarantee = release.guarantee
-    found: Rows = [("Privacy loss promised", f"ε = {guarantee.epsilon_blanked:g}, {guarantee.kind}")]
+    kind = f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic" if guarantee.kind == "asymptotic" else guarantee.kind
+    found: Rows = [("Privacy loss promised", f"ε = {guarantee.epsilon_blanked:g}. {kind[0].upper()}{kind[1:]}")]
     if calibration is not None:
         passed = calibration.fit.verdict.passed
         share = percent(calibration.largest_bound / calibration.target, 1)

@@ -17,6 +17,7 @@ from svysynth import __version__
 from svysynth.combine import Synthetic, make_synthetic
 from svysynth.formats.csv import guarded
 from svysynth.groups import Floats
+from svysynth.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.manifest import NOT_FOR_RELEASE
 from svysynth.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
 from svysynth.report.page import figure, r_name, render, render_code
@@ -34,7 +35,7 @@ MECHANISMS = {
     "laplace": "Laplace: noise added to the sums that tables are made of",
 }
 KINDS = {
-    "asymptotic": "asymptotic, computed from the data at hand",
+    "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
     "global": "for every data set, at every sample size",
 }
 VARIANCES = {

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from svysynth.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.overview import Overview
 from svysynth.report.wide import MARKS, WideRow, WideTable, wide_tables
 from svysynth.spec import EstimationSpec, PrivacySpec, Spec
@@ -87,7 +88,8 @@ def _privacy(spec: Spec) -> str:
     if spec.privacy is None:
         return "not declared (a release needs it)"
     privacy = spec.privacy
-    return f"{privacy.mechanism}, ε = {privacy.epsilon:g} for {_what(privacy)}; check spends nothing"
+    said = f"{privacy.mechanism}, ε = {privacy.epsilon:g} for {_what(privacy)}; check spends nothing"
+    return f"{NOT_DIFFERENTIAL_PRIVACY}: {said} (asymptotic)" if privacy.guarantee == "asymptotic" else said
 
 
 def _what(privacy: PrivacySpec) -> str:

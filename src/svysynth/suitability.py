@@ -1,0 +1,318 @@
+"""Suitability: what about a survey and its spec would make a release wrong, found before anything is charged.
+
+A finding says what was found, why it matters and what to use instead; one that `stops` means no release. Findings that
+look at the confidential data are internal. They stop the asymptotic mechanisms, whose promise does not cover refusals
+anyway; under a global guarantee only public facts stop a release, and what the data say is advice to the reviewer
+(docs/privacy.md). `check`, `release` and `calibrate` ask the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import polars as pl
+
+from svysynth.calibration import Calibration
+from svysynth.engine import map_blocks
+from svysynth.errors import SurveyError
+from svysynth.groups import Integers
+from svysynth.misfit import Misfit, measure_misfit
+from svysynth.models.base import Model, make_records, within_groups
+from svysynth.spec import MOST_BY_COLUMNS, PrivacySpec, Spec, TableSpec
+from svysynth.store import Column, derive
+from svysynth.survey import Survey
+from svysynth.tables import tabulate_all
+
+NEARLY_CONSTANT = 0.02
+"""A spread of log weights within groups of strata and public columns: 2% of a weight. Below it weights have no density
+to speak of, and a model of them takes the information from the outcome (docs/real-files.md has what becomes of it)."""
+FEW_VALUES = 20
+"""An outcome with no more values than this is a category or a scale, not an amount."""
+RECORDS_A_VALUE = 3
+"""A small file has few values whatever it measures: fewer than one for so many records are few."""
+COMMON, VERY_COMMON = 0.10, 0.25
+"""Shares of records with one and the same outcome, which no continuous model has."""
+LOOKED_AT = 200_000
+"""Records whose values are counted; of more, every k-th."""
+FAR_OFF, WORTH = 5.0, 0.02
+"""A model's own figure that is so many direct standard errors and such a part of the direct one off is wrong."""
+OFF, OFTEN = 3.0, 0.05
+"""And so many standard errors, in more than such a share of the cells, are a reason to look closer."""
+STRANGE, ODD = 0.10, 0.05
+"""Distances between the outcome's distribution and the model's: stop, and look closer."""
+CHANCE = 1.63
+"""Over √n: the distance that chance exceeds once in a hundred."""
+CUT = 0.01
+"""The share of records beyond a public bound that is worth a word."""
+TOTALS_APART = 0.05
+"""Between the sum of weights and the declared total."""
+LEAST_INFORMATION, RECORDS_A_COEFFICIENT = 0.02, 5
+"""The share of the records' information that weights α must leave, and how many records' for each coefficient."""
+FAR_BELOW = 0.8
+"""Of the target: calibration aims at 0.98 to 1 of it, and one that ends below this has not worked."""
+LAPLACE = "use mechanism = 'laplace', whose tables need no model"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was found, why it matters, what to use instead."""
+
+    place: str
+    found: str
+    why: str
+    instead: str
+    stops: bool
+
+    def line(self) -> str:
+        """The finding in one line."""
+        return f"{self.place}: {self.reason}. Instead: {self.instead}."
+
+    @property
+    def reason(self) -> str:
+        """What was found, and why it matters."""
+        return f"{self.found}. {self.why[0].upper()}{self.why[1:]}"
+
+
+CLUSTERS = Finding(
+    "survey.cluster",
+    "releases do not carry clusters yet",
+    "their standard errors would be those of another design, and far too small",
+    "make direct tables with `svysynth tables`; leave it out only if the sample has no clusters",
+    stops=True,
+)
+
+
+def refuse(findings: Sequence[Finding]) -> None:
+    """Stop at the first finding that stops; the others are counted."""
+    stopping = [finding for finding in findings if finding.stops]
+    if stopping:
+        first = stopping[0]
+        more = f" ({len(stopping) - 1} more such: `svysynth check` lists them)" if stopping[1:] else ""
+        raise SurveyError("data", first.place, first.reason + more, first.instead)
+
+
+def find_public(spec: Spec) -> list[Finding]:
+    """What can be known from the spec alone, before the data are read."""
+    found: list[Finding] = []
+    privacy, survey = spec.privacy, spec.survey
+    if privacy is None:
+        return found
+    if survey.cluster:
+        found.append(CLUSTERS)
+    if survey.weight_public and privacy.mechanism != "fbs":
+        found.append(
+            Finding(
+                "survey.weight_public",
+                f"the mechanism '{privacy.mechanism}' has no form for public weights",
+                "fbp models how weights arise, and laplace protects them in any case",
+                "use mechanism = 'fbs', or leave survey.weight_public out",
+                stops=True,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What the confidential data say of a spec's mechanism. For internal use."""
+
+    findings: tuple[Finding, ...] = ()
+    misfit: Misfit | None = None
+    """How well its model fits, where it has one that can be tried."""
+
+
+def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
+    """Ask of the data whether the spec's mechanism suits them; under a global guarantee the answer stops nothing."""
+    privacy = spec.privacy
+    if privacy is None:
+        return Examined()
+    if privacy.mechanism not in ("fbs", "fbp"):
+        return Examined(tuple(_beyond_bounds(survey, privacy)))
+    found = examine_model(survey, spec.model.formula, spec.requested_tables, direct)
+    stops = privacy.guarantee == "asymptotic"
+    return replace(found, findings=tuple(replace(one, stops=one.stops and stops) for one in found.findings))
+
+
+def examine_model(
+    survey: Survey, formula: str | None, tables: Sequence[TableSpec], direct: pl.DataFrame | None = None
+) -> Examined:
+    """Ask whether FBS and FBP can have the shape of these data."""
+    found = [*([CLUSTERS] if survey.design.cluster else []), *_weights(survey), *_values(survey), *_total(survey)]
+    if any(finding.stops for finding in found):
+        return Examined(tuple(found))
+    if direct is None:
+        direct = tabulate_all(survey, tables)
+    misfit = measure_misfit(survey, make_records(survey, formula), tables, direct)
+    return Examined((*found, *judge_misfit(misfit, survey)), misfit)
+
+
+def refuse_unsuitable(model: Model, survey: Survey, formula: str | None) -> None:
+    """What `calibrate` asks in Python: of counts and means by all public columns."""
+    if getattr(model, "gaussian", False):
+        table = TableSpec(by=survey.public[:MOST_BY_COLUMNS])
+        refuse(examine_model(survey, formula, [table]).findings)
+
+
+def _weights(survey: Survey) -> list[Finding]:
+    """Weights that strata and public columns fix, or nearly, have no density."""
+    if survey.weight_public:
+        return []
+    cells, cell = survey.present_cells(survey.public)
+    strata = survey.index.strata
+    group = derive(partial(_crossed, strata=strata), cell, survey.index.stratum)
+    spread = within_groups(survey.engine, derive(np.log, survey.weights), group, len(cells) * strata)
+    if spread > NEARLY_CONSTANT:
+        return []
+    return [
+        Finding(
+            f"column '{survey.design.weight}'",
+            "the weights are constant, or nearly, within strata and public columns",
+            "a model of weights has nothing to model there, and would spoil the outcome's",
+            "if they follow from the public design, declare them public (survey.weight_public = true): they are then "
+            f"kept as they are and the outcome alone is modelled; or {LAPLACE}",
+            stops=True,
+        )
+    ]
+
+
+def _crossed(cell: Integers, stratum: Integers, strata: int) -> Integers:
+    return np.asarray(cell, np.int64) * strata + stratum
+
+
+def _values(survey: Survey) -> list[Finding]:
+    """Outcomes that are categories, or that heap up at one value."""
+    step = -(-len(survey) // LOOKED_AT)
+    values = survey.outcome_values.take(np.arange(0, len(survey), step))
+    distinct, count = np.unique(values, return_counts=True)
+    place = f"column '{survey.outcome}'"
+    if len(distinct) <= min(FEW_VALUES, len(values) / RECORDS_A_VALUE):
+        kind = "only two values" if len(distinct) <= 2 else f"no more than {FEW_VALUES} different values"
+        why = "fbs and fbp model amounts: a category or a yes or no comes out wrong"
+        return [Finding(place, f"the outcome has {kind}", why, LAPLACE, stops=True)]
+    share = count.max() / len(values)
+    if share <= COMMON:
+        return []
+    problem = f"more than {COMMON if share <= VERY_COMMON else VERY_COMMON:.0%} of the records have the same outcome"
+    why = "a continuous model spreads them out, and takes them for the typical record"
+    return [
+        Finding(place, problem, why, f"model the others alone as a public universe, or {LAPLACE}", share > VERY_COMMON)
+    ]
+
+
+def _total(survey: Survey) -> list[Finding]:
+    if survey.population_total is None or survey.weight_public:
+        return []
+    total = sum(map_blocks(survey.engine, _Sum(survey.weights), len(survey)))
+    if abs(total / survey.population_total - 1) <= TOTALS_APART:
+        return []
+    return [
+        Finding(
+            "survey.population_total",
+            f"the weights add up to more than {TOTALS_APART:.0%} more or less than it",
+            "released counts are scaled to it and will differ from the direct ones by that factor",
+            "declare the published figure of the population that the file is a sample of",
+            stops=False,
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class _Sum:
+    column: Column
+
+    def __call__(self, piece: slice) -> float:
+        return float(self.column[piece].sum())
+
+
+def judge_misfit(misfit: Misfit, survey: Survey) -> list[Finding]:
+    """What of a misfit stops a release, and what is worth a look."""
+    place, found = f"column '{survey.outcome}'", []
+    other = "identity" if survey.transform == "log" else "log"
+    instead = f"try survey.transform = '{other}' or a model.formula with interactions, or {LAPLACE}"
+    chance = CHANCE / np.sqrt(misfit.records)
+    if misfit.distance > ODD + chance:
+        stops = misfit.distance > STRANGE + chance
+        problem = (
+            "the outcome's distribution about its mean is not the model's: the shares of records below some value "
+            f"differ by more than {STRANGE if stops else ODD:.0%}"
+        )
+        why = "the model cannot have this shape, whatever is protected"
+        found.append(Finding(place, problem, why, instead, stops))
+    found += _off(misfit, place, instead)
+    if misfit.weight_distance is not None and misfit.weight_distance > STRANGE + chance:
+        problem = "the log weights are not normal about their mean"
+        why = "standard errors of counts, which come from the modelled weights, may be off"
+        found.append(
+            Finding(f"column '{survey.design.weight}'", problem, why, "compare them in the internal report", False)
+        )
+    return found
+
+
+def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
+    """Messages name thresholds, not what was found: they travel into logs. The internal report has the figures."""
+    tables = misfit.tables.filter(pl.col("off").is_not_null())
+    off, part = tables["off"].abs(), (tables["model"] / tables["estimate"] - 1).abs()
+    wrong = tables.filter((off > FAR_OFF) & (part > WORTH))
+    if not wrong.is_empty():
+        statistics = " and ".join(f"{name}s" for name in wrong["statistic"].unique().sort())
+        problem = (
+            f"some of the model's own {statistics} are more than {FAR_OFF:g} standard errors and {WORTH:.0%} off the "
+            "direct ones, with no privacy at all"
+        )
+        return [Finding(place, problem, "released figures would be wrong by as much", instead, stops=True)]
+    if (off > OFF).sum() > OFTEN * tables.height:
+        problem = f"more than {OFTEN:.0%} of the model's own figures are {OFF:g} or more direct standard errors off"
+        return [Finding(place, problem, "the formula leaves out what tells these cells apart", instead, stops=False)]
+    return []
+
+
+def _beyond_bounds(survey: Survey, privacy: PrivacySpec) -> list[Finding]:
+    """Public bounds that cut into the data, for the reviewer: noise does not show that bias."""
+    if privacy.bounds is None:
+        return []
+    found = []
+    for name, column, (low, high) in (
+        ("outcome", survey.outcome_values, privacy.bounds.outcome),
+        ("weight", survey.weights, privacy.bounds.weight),
+    ):
+        beyond = sum(map_blocks(survey.engine, _Beyond(column, low, high), len(survey))) / len(survey)
+        if beyond > CUT:
+            problem = f"more than {CUT:.0%} of the records lie beyond it"
+            why = "they count as if they stood at its end, a bias that no standard error shows"
+            instead = "widen it from public knowledge; widening it because of this finding is outside ε"
+            found.append(Finding(f"privacy.bounds.{name}", problem, why, instead, stops=False))
+    return found
+
+
+@dataclass(frozen=True)
+class _Beyond:
+    column: Column
+    low: float
+    high: float
+
+    def __call__(self, piece: slice) -> int:
+        values = self.column[piece]
+        return int(np.sum((values < self.low) | (values > self.high)))
+
+
+def judge_calibration(found: Calibration) -> list[Finding]:
+    """Weights α that end far below what was paid for, or that leave almost nothing of the data."""
+    engine, alpha = found.fit.records.engine, found.fit.alpha
+    share = sum(map_blocks(engine, _Sum(alpha), len(alpha))) / len(alpha)
+    remedy = f"use a larger privacy.epsilon or fewer privacy.datasets, or {LAPLACE}"
+    judged = []
+    if share < LEAST_INFORMATION or share * len(alpha) < RECORDS_A_COEFFICIENT * found.fit.records.x.shape[1]:
+        problem = (
+            f"the weights α that it needs leave less than {LEAST_INFORMATION:.0%} of the records' information, or less "
+            f"than that of {RECORDS_A_COEFFICIENT} records for each coefficient"
+        )
+        why = "what is drawn then comes from the prior and from a few records"
+        judged.append(Finding("privacy.epsilon", problem, why, remedy, stops=True))
+    if found.largest_bound < FAR_BELOW * found.target:
+        problem = f"calibration ended below {FAR_BELOW:.0%} of its target: some records' bounds jump with the weights"
+        why = "more would be charged than is used, and the fit rests on what is left by chance"
+        judged.append(Finding("privacy.epsilon", problem, why, f"use more privacy.draws; {remedy}", stops=True))
+    return judged

@@ -1,0 +1,158 @@
+"""The verdict on a finished release: publish, look closer or do not publish, with reasons. For internal use.
+
+It puts the released tables beside the direct ones and adds what `suitability.py` found, the draws' diagnostics and the
+state of the budget. It comes after the charge and changes nothing of what was made. Under a global guarantee it is
+advice: whether somebody publishes because of it is a use of the confidential data that ε does not cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from svysynth.accounting import epsilon_text
+from svysynth.budgets import BudgetState
+from svysynth.columns import ALL
+from svysynth.groups import Floats
+from svysynth.suitability import FAR_OFF, WORTH, Finding
+from svysynth.utility import has_error, interval_overlap, rmse_ratio, standard_distance
+
+Level = Literal["publish", "look closer", "do not publish"]
+LEVELS: tuple[Level, ...] = ("publish", "look closer", "do not publish")
+OUTSIDE = 0.2, 0.5
+"""Shares of direct estimates outside the released intervals, from which on to look closer, and not to publish."""
+OVERLAP = 0.5, 0.25
+"""Median overlaps of released and direct intervals below which the same holds."""
+SMALLER = 0.7, 0.4
+"""And median ratios of released to direct standard errors."""
+FEWEST_DEGREES = 5
+MOST_OF_BUDGET = 0.5
+"""A share of the budget that is worth a word."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason, and how much it weighs."""
+
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True)
+class ReleaseVerdict:
+    """What the reviewer reads first."""
+
+    reasons: tuple[Reason, ...]
+
+    @property
+    def level(self) -> Level:
+        """The gravest of the reasons' levels; without any, publish."""
+        return max((reason.level for reason in self.reasons), key=LEVELS.index, default="publish")
+
+    def lines(self) -> list[str]:
+        """The verdict and its reasons, gravest first, a line each."""
+        ordered = sorted(self.reasons, key=lambda reason: -LEVELS.index(reason.level))
+        return [f"Verdict: {self.level}.", *(f"{reason.level}: {reason.text}" for reason in ordered)]
+
+
+def judge_release(
+    compared: pl.DataFrame, findings: Sequence[Finding], complaints: Sequence[str], budget: BudgetState | None
+) -> ReleaseVerdict:
+    """The verdict from `beside`, what was found before, what the diagnostics complain of, and the budget."""
+    reasons = [
+        *(Reason("do not publish" if finding.stops else "look closer", finding.line()) for finding in findings),
+        *(Reason("do not publish", f"The draws cannot be trusted: {complaint}.") for complaint in complaints),
+        *_of_tables(compared),
+        *_of_degrees(compared),
+        *_of_budget(budget),
+    ]
+    return ReleaseVerdict(tuple(reasons))
+
+
+def beside(released: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
+    """Released and direct figures of every cell, with the ratio of RMSE to the direct error and the overlap.
+
+    `off` is the difference in direct standard errors, `se_ratio` the released over the direct error; all are null where
+    the direct estimate has no error.
+    """
+    keys = released.columns[: released.columns.index("estimate")]
+    measures = ["estimate", "se", "lower", "upper"]
+    both = released.select(*keys, *measures, "df").join(
+        direct.select(*keys, *measures), on=keys, how="left", suffix="_direct", maintain_order="left"
+    )
+    (q, se, low, high), (own, own_se, own_low, own_high) = (
+        _columns(both, [name + suffix for name in measures]) for suffix in ("", "_direct")
+    )
+    known = has_error(own, own_se)
+    nothing = np.full(len(se), np.nan)
+    figures = {
+        "ratio": rmse_ratio(q, se, own, own_se, own),
+        "overlap": np.where(known, interval_overlap(low, high, own_low, own_high), np.nan),
+        "off": standard_distance(q, own, own_se),
+        "se_ratio": np.divide(se, own_se, out=nothing, where=known),
+    }
+    added = both.with_columns(pl.Series(name, values) for name, values in figures.items())
+    return added.with_columns(pl.col(*figures).replace({np.inf: None}).fill_nan(None))
+
+
+def _columns(frame: pl.DataFrame, names: Sequence[str]) -> list[Floats]:
+    return [frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in names]
+
+
+def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
+    known = compared.filter(pl.col("off").is_not_null())
+    for (statistic,), rows in known.group_by("statistic", maintain_order=True):
+        yield from _of_statistic(f"{statistic}s", rows)
+    labels = known.columns[2 : known.columns.index("estimate")]
+    whole = known.filter(*(pl.col(column) == ALL for column in labels)) if labels else known
+    wrong = whole.filter((pl.col("off").abs() > FAR_OFF) & ((_part() - 1).abs() > WORTH))
+    for statistic in wrong["statistic"]:
+        text = f"The {statistic} of the whole file is more than {FAR_OFF:g} standard errors off the direct one."
+        yield Reason("do not publish", text)
+
+
+def _part() -> pl.Expr:
+    return pl.col("estimate") / pl.col("estimate_direct")
+
+
+def _of_statistic(name: str, rows: pl.DataFrame) -> Iterator[Reason]:
+    inside = rows["estimate_direct"].is_between(rows["lower"], rows["upper"])
+    outside = int((~inside).sum())
+    if level := _above(outside / rows.height, OUTSIDE):
+        yield Reason(level, f"{outside} of {rows.height} direct {name} lie outside the released intervals.")
+    overlap = _median(rows["overlap"])
+    if level := _below(overlap, OVERLAP):
+        yield Reason(level, f"Released and direct intervals of {name} overlap by {overlap:.0%} only (median).")
+    ratio = _median(rows["se_ratio"])
+    if level := _below(ratio, SMALLER):
+        yield Reason(level, f"Released standard errors of {name} are {ratio:.2g} of the direct ones (median).")
+
+
+def _median(values: pl.Series) -> float:
+    middle: Any = values.median()
+    return 1.0 if middle is None else float(middle)
+
+
+def _above(value: float, limits: tuple[float, float]) -> Level | None:
+    return LEVELS[sum(value > limit for limit in limits)] if value > limits[0] else None
+
+
+def _below(value: float, limits: tuple[float, float]) -> Level | None:
+    return LEVELS[sum(value < limit for limit in limits)] if value < limits[0] else None
+
+
+def _of_degrees(compared: pl.DataFrame) -> Iterator[Reason]:
+    few = int((compared["df"] < FEWEST_DEGREES).sum())
+    if few:
+        text = f"{few} of {compared.height} figures have fewer than {FEWEST_DEGREES} degrees of freedom"
+        yield Reason("look closer", f"{text}: their intervals are long and say little. More synthetic files give more.")
+
+
+def _of_budget(budget: BudgetState | None) -> Iterator[Reason]:
+    if budget is not None and budget.spent > MOST_OF_BUDGET * budget.total:
+        text = f"{budget.spent / budget.total:.0%} of the budget is spent: {epsilon_text(budget.left)} is left"
+        yield Reason("look closer", f"{text} for all later releases.")

@@ -1,0 +1,293 @@
+"""What cannot be done right is refused before anything is charged: generated files with the traits of real ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import svysynth
+from svysynth.calibration import Calibration
+from svysynth.cli import main
+from svysynth.ledger import show
+from svysynth.models.base import Records
+from svysynth.sampler import Fit, fit
+from svysynth.spec import TableSpec, parse_spec
+from svysynth.suitability import examine, examine_model, judge_calibration
+
+SPEC = """
+[survey]
+data = "people.csv"
+outcome = "income"
+weight = "wt"
+strata = "region"
+public = ["region", "sex"]
+population_total = {total}
+
+[privacy]
+mechanism = "{mechanism}"
+guarantee = "{guarantee}"
+epsilon = 10.8
+datasets = 2
+draws = 400
+correction = false
+budget = "people"
+bounds = {{ outcome = [0.1, 1000000.0], weight = [0.1, 5000.0] }}
+"""
+TABLES = [TableSpec(by=("region", "sex"))]
+
+
+def people(size=2000, seed=1):
+    """Lognormal incomes and weights in six cells: what FBS and FBP are made for."""
+    generator = np.random.default_rng(seed)
+    region, sex = np.arange(size) % 3, generator.integers(0, 2, size)
+    noise = generator.standard_normal((2, size))
+    income = np.exp(10 + 0.2 * region + 0.1 * sex + 0.5 * noise[0])
+    weight = np.exp(3 + 0.3 * region + 0.2 * noise[0] + 0.4 * noise[1])
+    labels = {"region": np.array(["a", "b", "c"])[region], "sex": np.array(["f", "m"])[sex]}
+    return pl.DataFrame(labels | {"income": income, "wt": weight})
+
+
+def srs_within_strata():
+    """A stratified simple random sample: N_h/n_h is every weight, as in R's `apistrat`."""
+    return people().with_columns(wt=pl.col("region").replace_strict({"a": 44.21, "b": 20.36, "c": 15.1}))
+
+
+def nearly_constant():
+    noise = np.random.default_rng(3).standard_normal(2000)
+    return srs_within_strata().with_columns(wt=pl.col("wt") * np.exp(0.005 * noise))
+
+
+def yes_or_no():
+    """One in nine, as high cholesterol in NHANES."""
+    return people().with_columns(income=pl.Series((np.random.default_rng(2).random(2000) < 1 / 9) + 1.0))
+
+
+def a_scale():
+    return people().with_columns(income=pl.Series(np.random.default_rng(2).integers(1, 11, 2000).astype(float)))
+
+
+def many_at_one_value():
+    return people().with_columns(income=pl.when(pl.int_range(pl.len()) % 3 == 0).then(5.0).otherwise("income"))
+
+
+def skewed_to_the_left(size=8000):
+    """Log incomes with a long left tail, as of employees some of whom worked part of the year."""
+    generator = np.random.default_rng(5)
+    frame = people(size)
+    part = np.where(generator.random(size) < 0.25, generator.exponential(1.4, size), 0.0)
+    t = 10 + 0.25 * generator.standard_normal(size) - part
+    return frame.with_columns(income=pl.Series(np.exp(t)))
+
+
+UNSUITABLE = {
+    "weights fixed by the strata": (srs_within_strata, "weight_public = true"),
+    "weights nearly fixed by the strata": (nearly_constant, "weight_public = true"),
+    "yes or no": (yes_or_no, "only two values"),
+    "a scale from one to ten": (a_scale, "no more than 20 different values"),
+    "a third at one value": (many_at_one_value, "have the same outcome"),
+    "incomes skewed to the left": (skewed_to_the_left, "is not the model's"),
+}
+
+
+def survey_of(frame, **settings):
+    roles = {"outcome": "income", "weight": "wt", "strata": "region", "public": ["region", "sex"]}
+    return svysynth.read_survey(frame, **({"population_total": float(frame["wt"].sum())} | roles | settings))
+
+
+def findings(frame, **settings):
+    return examine_model(survey_of(frame, **settings), None, TABLES).findings
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return caught.value.code or 0
+
+
+def house(folder, frame, mechanism="fbs", guarantee="asymptotic", changes=()):
+    frame.write_csv(folder / "people.csv")
+    text = SPEC.format(total=round(frame["wt"].sum()), mechanism=mechanism, guarantee=guarantee)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "s.toml").write_text(text)
+    run("ledger", "open", folder / "s.toml", "--total", 100)
+    return folder / "s.toml"
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_it_is_refused_with_the_reason_and_the_way_out(name):
+    make, words = UNSUITABLE[name]
+    stopping = [finding for finding in findings(make()) if finding.stops]
+    assert stopping
+    assert words in " ".join(finding.line() for finding in stopping)
+    assert all(finding.instead for finding in stopping)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_the_models_are_made_for_raises_no_finding(seed):
+    assert findings(people(seed=seed)) == ()
+
+
+@pytest.mark.parametrize("mechanism", ["fbs", "fbp"])
+@pytest.mark.parametrize("name", ["weights fixed by the strata", "yes or no", "incomes skewed to the left"])
+def test_check_release_and_python_say_the_same_and_nothing_is_charged(name, mechanism, tmp_path, capsys):
+    make, words = UNSUITABLE[name]
+    spec = house(tmp_path, make(), mechanism)
+    before = show(tmp_path / "ledger.sqlite")
+    capsys.readouterr()
+    assert run("check", spec) == 0
+    shown = capsys.readouterr().out
+    assert "release would refuse" in shown
+    assert words in shown
+    assert run("release", spec, "--out", tmp_path / "out") == 1
+    assert words in capsys.readouterr().err
+    assert show(tmp_path / "ledger.sqlite") == before
+    assert not (tmp_path / "out").exists()
+    model = svysynth.FBS() if mechanism == "fbs" else svysynth.FBP()
+    with pytest.raises(svysynth.SurveyError, match=words):
+        svysynth.calibrate(model, survey_of(make()), epsilon=10.8, datasets=2, draws=400)
+
+
+def test_messages_show_no_figure_of_the_data():
+    for make, _ in UNSUITABLE.values():
+        frame = make()
+        for finding in findings(frame):
+            for value in (*frame["income"][:50], *frame["wt"][:50], frame["income"].mean(), frame["wt"].sum()):
+                assert value == round(value) or f"{value:.4g}" not in finding.line()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "guarantee"), [("fbs", "asymptotic"), ("fbp", "asymptotic"), ("laplace", "global")]
+)
+def test_clusters_are_refused_before_the_data_are_read(mechanism, guarantee, tmp_path, capsys):
+    changes = [('strata = "region"', 'strata = "region"\ncluster = "village"'), ("people.csv", "not-there.csv")]
+    spec = house(tmp_path, people(), mechanism, guarantee, changes)
+    assert run("release", spec, "--out", tmp_path / "out") == 1
+    assert "survey.cluster" in capsys.readouterr().err
+
+
+def test_python_refuses_clusters_too():
+    frame = people().with_columns(village=pl.int_range(pl.len()) // 20 * 3 + pl.int_range(pl.len()) % 3)
+    with pytest.raises(svysynth.SurveyError, match=r"survey\.cluster"):
+        svysynth.calibrate(svysynth.FBS(), survey_of(frame, cluster="village"), epsilon=10.8, datasets=2)
+
+
+def test_a_total_that_is_not_the_weights_is_worth_a_look():
+    (finding,) = findings(people(), population_total=1e6)
+    assert finding.place == "survey.population_total"
+    assert not finding.stops
+
+
+def test_under_a_global_guarantee_the_data_stop_nothing():
+    frame = people()
+    text = SPEC.format(total=1000, mechanism="laplace", guarantee="global").replace("1000000.0", "20000.0")
+    spec, survey = parse_spec(text), survey_of(frame)
+    (finding,) = examine(survey, spec, svysynth.tabulate_all(survey, TABLES)).findings
+    assert (finding.place, finding.stops) == ("privacy.bounds.outcome", False)
+    assert "outside ε" in finding.line()
+
+
+def calibrated(alpha, largest, columns=2):
+    size = len(alpha)
+    records = Records(np.zeros(size), np.zeros(size), np.zeros(size, int), np.ones((1, columns)), ("1",) * columns)
+    return Calibration(
+        Fit(svysynth.FBS(), records, alpha, {}, None), np.ones(size), np.ones(size), largest, 1.8, 10.8, 3, ()
+    )
+
+
+def test_weights_that_leave_nothing_and_targets_that_are_missed_are_refused():
+    assert judge_calibration(calibrated(np.full(1000, 0.5), 1.79)) == []
+    (nothing,) = judge_calibration(calibrated(np.full(1000, 0.007), 1.79))
+    assert "of the records' information" in nothing.found
+    (few,) = judge_calibration(calibrated(np.full(60, 0.5), 1.79, columns=8))
+    assert "for each coefficient" in few.found
+    (below,) = judge_calibration(calibrated(np.full(1000, 0.5), 1.0))
+    assert "ended below 80% of its target" in below.found
+    assert nothing.stops
+    assert few.stops
+    assert below.stops
+
+
+# --- public weights ---
+
+
+def test_public_weights_are_kept_and_the_outcome_alone_is_modelled(tmp_path, capsys):
+    """The remedy for a stratified simple random sample works: means are right, and weights are those of the file."""
+    frame = srs_within_strata()
+    spec = house(tmp_path, frame, changes=[('weight = "wt"', 'weight = "wt"\nweight_public = true')])
+    assert run("release", spec, "--out", tmp_path / "out") == 0
+    capsys.readouterr()
+    assert run("verify", tmp_path / "out") == 0
+    said = capsys.readouterr().out
+    assert "a respondent's income is blanked out" in said
+    assert "Published as they are: region, sex, wt" in said
+    direct = svysynth.tabulate(survey_of(frame), by=["region", "sex"])
+    tables = pl.read_csv(tmp_path / "out/public/tables.csv")
+    counts, means = (tables["statistic"] == name for name in ("count", "mean"))
+    assert tables.filter(counts)["estimate"].to_list() == pytest.approx(direct.filter(counts)["estimate"].to_list())
+    off = (tables["estimate"] - direct["estimate"]).abs() / (tables["se"] ** 2 + direct["se"] ** 2).sqrt()
+    assert off.filter(means).max() < 3.5
+    synthetic = pl.read_csv(tmp_path / "out/public/microdata-1.csv")
+    assert synthetic.group_by("region").agg(pl.col("weight").unique().first()).sort("region")["weight"].to_list() == [
+        44.21,
+        20.36,
+        15.1,
+    ]
+    assert synthetic["weight"].equals(synthetic["weight_unsmoothed"], check_names=False)
+
+
+def test_public_weights_that_go_with_the_outcome_keep_doing_so():
+    """With the log weight in x the weighted mean is right although the weights are not drawn."""
+    frame = people(4000)
+    survey = survey_of(frame, weight_public=True)
+    found = svysynth.calibrate(
+        svysynth.FBS(weight_public=True), survey, epsilon=40, datasets=4, draws=400, streams=svysynth.Streams.seeded(1)
+    )
+    assert found.calibration.fit.records.terms[-1] == "log weight"
+    synthetic = found.synthesize()
+    direct, tables = svysynth.tabulate(survey, by=["region"]), synthetic.tabulate(by=["region"])
+    mean = pl.col("statistic") == "mean"
+    off = (tables.filter(mean)["estimate"] - direct.filter(mean)["estimate"]).abs() / direct.filter(mean)["se"]
+    assert off.max() < 3.5
+    apart = np.corrcoef(np.log(frame["income"]), np.log(frame["wt"]))[0, 1]
+    first = synthetic.surveys[0]
+    assert np.corrcoef(np.log(first.outcome_values), np.log(first.weights))[0, 1] == pytest.approx(apart, abs=0.1)
+
+
+@pytest.mark.parametrize(("mechanism", "guarantee"), [("fbp", "asymptotic"), ("laplace", "global")])
+def test_public_weights_have_a_form_in_fbs_alone(mechanism, guarantee, tmp_path, capsys):
+    changes = [('weight = "wt"', 'weight = "wt"\nweight_public = true'), ("people.csv", "not-there.csv")]
+    spec = house(tmp_path, people(), mechanism, guarantee, changes)
+    assert run("release", spec, "--out", tmp_path / "out") == 1
+    assert "survey.weight_public" in capsys.readouterr().err
+
+
+def test_the_draws_of_an_outcome_alone_are_those_of_the_same_prior():
+    """With a weight that says nothing of the outcome FBS gives the outcome's part the same posterior, about."""
+    generator = np.random.default_rng(7)
+    cell = np.arange(600) % 3
+    records = Records(
+        10 + 0.3 * cell + 0.4 * generator.standard_normal(600),
+        0.3 * generator.standard_normal(600),
+        cell,
+        np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1]]),
+        ("1", "b", "c"),
+    )
+    one, both = (
+        fit(model, records, np.ones(600), svysynth.Streams.seeded(2), 1000).draws
+        for model in (svysynth.FBS(weight_public=True), svysynth.FBS())
+    )
+    spread = np.std(np.asarray(both["beta_y"]), axis=0)
+    off = np.mean(np.asarray(one["beta_y"]), axis=0) - np.mean(np.asarray(both["beta_y"]), axis=0)
+    assert np.abs(off / spread).max() < 0.2  # 1000 draws of each: a standard error of 0.045, and priors that are shared
+    assert np.std(np.asarray(one["beta_y"]), axis=0) == pytest.approx(spread, rel=0.15)
+    variance = np.mean(np.asarray(both["covariance"])[:, 0, 0])
+    assert float(np.mean(np.asarray(one["covariance"]))) == pytest.approx(float(variance), rel=0.02)
+
+
+def test_replaced_surveys_keep_the_declaration():
+    survey = survey_of(people(), weight_public=True)
+    assert replace(survey).confidential == ("income",)
+    assert survey.published == ("region", "sex", "wt")

@@ -1,0 +1,102 @@
+"""One verdict on a finished release: what weighs how much, and where it is shown."""
+
+import json
+
+import polars as pl
+import pytest
+
+from svysynth.budgets import BudgetState
+from svysynth.cli import main
+from svysynth.suitability import Finding
+from svysynth.verdict import beside, judge_release
+
+
+def tables(estimates, ses, df=1000.0, statistic="mean"):
+    rows = len(estimates)
+    return pl.DataFrame(
+        {
+            "table": ["t"] * rows,
+            "statistic": [statistic] * rows,
+            "sex": ["All", *(f"level {number}" for number in range(1, rows))],
+            "estimate": estimates,
+            "se": ses,
+            "df": [df] * rows,
+            "lower": [q - 2 * se for q, se in zip(estimates, ses, strict=True)],
+            "upper": [q + 2 * se for q, se in zip(estimates, ses, strict=True)],
+        }
+    )
+
+
+DIRECT = tables([100.0] * 10, [5.0] * 10)
+
+
+def judged(released, findings=(), complaints=(), budget=None, direct=DIRECT):
+    return judge_release(beside(released, direct), findings, complaints, budget)
+
+
+def test_a_release_like_the_direct_tables_is_to_be_published():
+    found = judged(tables([101.0] * 10, [5.0] * 10))
+    assert found.level == "publish"
+    assert found.lines() == ["Verdict: publish."]
+
+
+@pytest.mark.parametrize(
+    ("released", "level", "words"),
+    [
+        (tables([100.0] * 10, [3.0] * 10), "look closer", "standard errors of means are 0.6 of the direct ones"),
+        (tables([100.0] * 10, [1e-6] * 10), "do not publish", "standard errors of means are 2e-07"),
+        (tables([100.0] * 7 + [120.0] * 3, [5.0] * 10), "look closer", "3 of 10 direct means lie outside"),
+        (tables([100.0] * 3 + [120.0] * 7, [5.0] * 10), "do not publish", "7 of 10 direct means lie outside"),
+        (tables([140.0] + [100.0] * 9, [5.0] * 10), "do not publish", "mean of the whole file"),
+        (tables([100.0] * 10, [5.0] * 10, df=2.3), "look closer", "fewer than 5 degrees of freedom"),
+    ],
+)
+def test_each_reason_has_its_weight(released, level, words):
+    found = judged(released)
+    assert found.level == level
+    assert words in "\n".join(found.lines())
+
+
+def test_what_was_found_before_and_the_diagnostics_and_the_budget_count():
+    same = tables([100.0] * 10, [5.0] * 10)
+    advice = Finding("column 'y'", "it is odd", "this matters", "use another", stops=False)
+    assert (
+        judged(same, [advice]).lines()[1] == "look closer: column 'y': it is odd. This matters. Instead: use another."
+    )
+    assert judged(same, complaints=["the chains disagree"]).level == "do not publish"
+    nearly_spent = BudgetState("people", "asymptotic", 10_000_000, 7_000_000, 2)
+    assert "70% of the budget is spent: 3 is left" in judged(same, budget=nearly_spent).lines()[1]
+    assert judged(same, budget=BudgetState("people", "asymptotic", 10_000_000, 4_000_000, 1)).level == "publish"
+
+
+def test_a_direct_estimate_without_error_gives_no_ratio():
+    """A count that the design fixes has a standard error of nothing but rounding; it once gave ratios of 10^15."""
+    direct = tables([6194.0, 4421.0], [4e-13, 3e-13], statistic="count")
+    compared = beside(tables([6194.0, 4421.0], [80.0, 60.0], statistic="count"), direct)
+    for name in ("ratio", "overlap", "off", "se_ratio"):
+        assert compared[name].is_null().all()
+    assert judge_release(compared, [], [], None).level == "publish"
+
+
+def test_the_gravest_reason_comes_first():
+    found = judged(tables([100.0] * 10, [1e-6] * 10, df=2.0))
+    assert [line.split(":")[0] for line in found.lines()] == ["Verdict", "do not publish", "look closer"]
+
+
+def test_release_ends_with_it_and_the_internal_folder_begins_with_it(demo, tmp_path, capsys):
+    spec = tmp_path / "s.toml"
+    text = (demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{demo}/doctorates.csv"')
+    spec.write_text(text.replace("datasets = 3", f'datasets = 3\ncorrection = false\nledger = "{demo}/ledger.sqlite"'))
+    with pytest.raises(SystemExit) as caught:
+        main(["release", str(spec), "--out", str(tmp_path / "r")])
+    assert not caught.value.code
+    shown = capsys.readouterr().out
+    verdict = json.loads((tmp_path / "r/internal/verdict.json").read_text())
+    assert f"Verdict: {verdict['verdict']}." in shown
+    assert shown.index("INTERNAL USE ONLY") < shown.index("Verdict:")
+    page = (tmp_path / "r/internal/report.html").read_text()
+    assert f"Verdict: {verdict['verdict']}" in page
+    assert page.index('id="verdict"') < page.index('id="summary"')
+    for path in (tmp_path / "r/public").iterdir():
+        if path.suffix in (".html", ".json", ".csv"):
+            assert "verdict" not in path.read_text().lower()
