@@ -17,7 +17,7 @@ import polars as pl
 
 import svysynth
 from measuring import answer, keep, program, run
-from svysynth.cli import open_demo_budget, write_example
+from svysynth.cli_release import open_demo_budget, write_example
 from svysynth.errors import SurveyError
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS

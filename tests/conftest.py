@@ -12,7 +12,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.par
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import svysynth
-from svysynth.cli import open_demo_budget, write_example
+from svysynth.cli_release import open_demo_budget, write_example
 from svysynth.studies.standin import doctorates
 
 

@@ -25,6 +25,9 @@ BUDGET = "sdr-2017"
 UNIT = "0.000001"
 SPENDERS = 8
 NOBODY = 65534
+MANIFEST = "5" * 64
+"""The hash of a manifest."""
+GOLDEN = Path(__file__).parent / "golden/ledger-1"
 
 
 def spend(path, folder, name, amount, longest_pause="0"):
@@ -41,21 +44,23 @@ def spend(path, folder, name, amount, longest_pause="0"):
             (folder / f"{purpose}.refused").write_text(str(error))
             return
         release = folder / f"{purpose}.new"
-        release.write_text(paid.anchor.to_json())
+        release.write_text(ledger.record_release(paid, MANIFEST).to_json())
         release.rename(folder / f"{purpose}.release")
         time.sleep(pauses.uniform(0, float(longest_pause)))
 
 
 def check_releases(path, folder):
-    """No release without its charge, none charged twice; returns the purposes that were charged and not released.
+    """No release without its charge and its entry; returns the purposes that were charged and not released.
 
     The releases are read first: the ledger only grows.
     """
     released = {file.stem: Anchor.from_json(file.read_text()) for file in Path(folder).glob("*.release")}
-    ledger.verify(path, released.values())
-    charged = [entry.purpose for entry in ledger.entries(path) if entry.kind == "charge"]
+    chain = ledger.verify(path, released.values())
+    charged, bound = ([entry.purpose for entry in chain if entry.kind == kind] for kind in ("charge", "release"))
     assert len(charged) == len(set(charged))
-    assert set(released) <= set(charged)
+    assert len(bound) == len(set(bound))
+    assert set(released) <= set(bound) <= set(charged)
+    assert all(chain[anchor.entry - 1].purpose == purpose for purpose, anchor in released.items())
     return set(charged) - set(released)
 
 
@@ -66,7 +71,7 @@ def kill_while_spending(folder, rounds, kills, seed):
         path, releases = Path(folder) / f"ledger-{number}", Path(folder) / f"releases-{number}"
         releases.mkdir()
         (releases / "start").touch()
-        ledger.open_budget(path, BUDGET, 1000)
+        ledger.open_budget(path, BUDGET, 1000, "asymptotic")
         outcomes += kills_of_one_round(path, releases, int(kills), random_numbers)
     json.dump(outcomes, sys.stdout)
 
@@ -186,27 +191,49 @@ def state(path):
     return {"entries": len(ledger.entries(path)), "pending": pending}
 
 
-def dying_charges(path, way):
-    """Charge again and again, each time dying one step later, until a charge lives; then print what each left.
+def dying_entries(path, kind, way):
+    """Add an entry again and again, each time dying one step later, until an attempt lives; print what each left.
 
     Each begins with the files as they were at first: a longer ledger would have more steps to die at.
     """
+    paid = ledger.charge(path, BUDGET, UNIT, "release", "asymptotic")
+    add = {
+        "charge": lambda: ledger.charge(path, BUDGET, UNIT, "release", "asymptotic", "a" * 64),
+        "release": lambda: ledger.record_release(paid, MANIFEST),
+        "refusal": lambda: ledger.record_refusal(path, BUDGET, "asymptotic", "release", "privacy.epsilon"),
+    }[kind]
     outcomes, files = [], (Path(path), seal_path(Path(path)))
     first = [file.read_bytes() for file in files]
-
-    def charge(event):
-        dying_at(event, globals()[way])
-        ledger.charge(path, BUDGET, UNIT, "release", "global")
-        sys.setprofile(None)
-
     while not outcomes or outcomes[-1]["status"] != 0:
         for file, content in zip(files, first, strict=True):
             file.write_bytes(content)
         before = len(ledger.entries(path))
-        status = outcome_of(partial(charge, len(outcomes)))
+        status = outcome_of(partial(until_death, len(outcomes), way, add))
         ledger.verify(path)
         outcomes.append({"status": status, "before": before, **state(path)})
-        ledger.verify(path, [ledger.charge(path, BUDGET, UNIT, "the next", "global").anchor])
+        ledger.verify(path, [ledger.charge(path, BUDGET, UNIT, "the next", "asymptotic").anchor])
+    json.dump(outcomes, sys.stdout)
+
+
+def until_death(event, way, action):
+    """Do one thing, and die at some step of it if there are so many."""
+    dying_at(event, globals()[way])
+    action()
+    sys.setprofile(None)
+
+
+def dying_upgrades(path, way):
+    """The same for the upgrade of the ledger of version 1; another try must then succeed, or find it done."""
+    path, outcomes = Path(path), []
+    anchors = [Anchor(**fields) for fields in json.loads((GOLDEN / "anchors.json").read_text())]
+    while not outcomes or outcomes[-1]["status"] != 0:
+        path.write_bytes((GOLDEN / "ledger.sqlite").read_bytes())
+        seal_path(path).write_bytes((GOLDEN / "ledger.sqlite.anchor").read_bytes())
+        status = outcome_of(partial(until_death, len(outcomes), way, partial(ledger.upgrade, path)))
+        pending = read_seal(path).next is not None
+        again = outcome_of(partial(ledger.upgrade, path))
+        ledger.verify(path, anchors)
+        outcomes.append({"status": status, "again": again, "pending": pending, "entries": len(ledger.entries(path))})
     json.dump(outcomes, sys.stdout)
 
 
@@ -218,11 +245,11 @@ def dying_openings(folder):
 
         def open_budget(event, path=path):
             dying_at(event, killed)
-            ledger.open_budget(path, BUDGET, 1)
+            ledger.open_budget(path, BUDGET, 1, "asymptotic")
             sys.setprofile(None)
 
         status = outcome_of(partial(open_budget, len(outcomes)))
-        again = outcome_of(partial(ledger.open_budget, path, BUDGET, 1))
+        again = outcome_of(partial(ledger.open_budget, path, BUDGET, 1, "asymptotic"))
         ledger.verify(path)
         outcomes.append({"status": status, "again": again, **state(path)})
     json.dump(outcomes, sys.stdout)
@@ -236,7 +263,7 @@ def limited_charges(path):
 
         def charge(limit=limit):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            ledger.charge(path, BUDGET, UNIT, "release " * 20 + "x", "global")
+            ledger.charge(path, BUDGET, UNIT, "release " * 20 + "x", "asymptotic")
 
         status = outcome_of(charge)
         ledger.verify(path)
@@ -251,9 +278,9 @@ def without_permission(path):
         os.setuid(NOBODY)
     messages = []
     for action in (
-        lambda: ledger.charge(path, BUDGET, "0.1", "release", "global"),
-        lambda: ledger.open_budget(path, "another", 1),
-        lambda: ledger.open_budget(Path(path).parent / "new", "another", 1),
+        lambda: ledger.charge(path, BUDGET, "0.1", "release", "asymptotic"),
+        lambda: ledger.open_budget(path, "another", 1, "asymptotic"),
+        lambda: ledger.open_budget(Path(path).parent / "new", "another", 1, "asymptotic"),
     ):
         try:
             action()

@@ -26,7 +26,12 @@ def test_demo_releases_verifies_and_shows_what_to_open(tmp_path, capsys):
     assert (code, err) == (0, "")
     names = {path.name for path in (tmp_path / "d").iterdir()}
     assert names == {"doctorates.csv", "doctorates.toml", "ledger.sqlite", "ledger.sqlite.anchor", "release-1"}
-    for text in ("INTERNAL USE ONLY", "Life sciences", "ok  entry 2 of the ledger", "release-1/public/report.html"):
+    for text in (
+        "INTERNAL USE ONLY",
+        "Life sciences",
+        "ok  charged as entry 2 of the ledger",
+        "release-1/public/report.html",
+    ):
         assert text in out
     assert "not a promise for every possible data set" in out
 

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from svysynth.cli import main, write_example
+from svysynth.cli import main
+from svysynth.cli_release import write_example
 from svysynth.constants import Published, from_published, load_unfinished, round_outwards
 from svysynth.errors import SurveyError
 from svysynth.interval import peak_of, place_interval

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repeatable import repeatable
 from svysynth import SurveyError, engine, large, load_spec
 from svysynth.cli import main
 from svysynth.engine import BLOCK, HERE, LOCAL, Dask, Local, block_slices, part_ranges
@@ -81,7 +82,7 @@ def house(tmp_path_factory):
     for mechanism in ("fbs", "fbp"):
         path = folder / f"{mechanism}.toml"
         path.write_text(SPEC.format(mechanism=mechanism))
-    open_budget(load_spec(path).privacy.ledger, "large", 10_000)
+    open_budget(load_spec(path).privacy.ledger, "large", 10_000, "asymptotic")
     return folder
 
 
@@ -96,7 +97,7 @@ def public_bytes(folder):
 
 
 def run(house, out, mechanism="fbs", workers=LOCAL):
-    release(load_spec(house / f"{mechanism}.toml"), out, Streams.seeded(7), engine=workers)
+    release(load_spec(house / f"{mechanism}.toml"), out, repeatable(7), engine=workers)
     return public_bytes(out)
 
 

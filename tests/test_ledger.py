@@ -25,10 +25,20 @@ from hypothesis import strategies as st
 
 import svysynth
 from ledger_child import BUDGET, UNIT, check_releases
-from svysynth import SurveyError, ledger
+from svysynth import SurveyError, ledgerfile
 from svysynth import anchor as anchors
+from svysynth.accounting import epsilon_text, millionths
 from svysynth.anchor import Anchor, Seal, read_seal, seal_path, write_seal
-from svysynth.ledger import charge, entries, epsilon_text, millionths, open_budget, show, verify
+from svysynth.entries import Entry, entry_hash, first_hash
+from svysynth.ledger import (
+    charge,
+    entries,
+    fingerprint_key,
+    open_budget,
+    record_refusal,
+    show,
+    verify,
+)
 
 CHILD = Path(__file__).with_name("ledger_child.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(svysynth.__file__).parent.parent)}
@@ -45,7 +55,7 @@ def fast():
 @pytest.fixture
 def path(fast):
     """A ledger with one budget of 10."""
-    open_budget(fast / "ledger.db", BUDGET, 10)
+    open_budget(fast / "ledger.db", BUDGET, 10, "asymptotic")
     return fast / "ledger.db"
 
 
@@ -144,9 +154,9 @@ def test_the_decimal_context_of_the_caller_does_not_matter():
 def test_what_is_no_amount_is_refused(path, amount):
     before = path.read_bytes()
     with pytest.raises(SurveyError, match="epsilon: is not an amount"):
-        charge(path, BUDGET, amount, "release", "global")
+        charge(path, BUDGET, amount, "release", "asymptotic")
     with pytest.raises(SurveyError, match="epsilon: is not an amount"):
-        open_budget(path, "another", amount)
+        open_budget(path, "another", amount, "asymptotic")
     assert path.read_bytes() == before
 
 
@@ -154,12 +164,12 @@ def test_what_is_no_amount_is_refused(path, amount):
 
 
 def test_a_charge_is_an_entry_with_an_anchor(path):
-    paid = charge(path, BUDGET, 2.5, "release-1", "global")
+    paid = charge(path, BUDGET, 2.5, "release-1", "asymptotic")
     opened, charged = entries(path)
     assert (opened.kind, opened.budget, opened.millionths) == ("open", BUDGET, 10_000_000)
-    assert astuple(charged)[:6] == (2, "charge", BUDGET, 2_500_000, "release-1", "global")
+    assert astuple(charged)[:8] == (2, "charge", BUDGET, "asymptotic", 2_500_000, "release-1", 0, "")
     assert charged.time.endswith("+00:00")
-    assert (paid.budget, paid.millionths, paid.entry, paid.hash) == (BUDGET, 2_500_000, 2, charged.hash)
+    assert (paid.budget, paid.accounting, paid.millionths, paid.entry) == (BUDGET, "asymptotic", 2_500_000, 2)
     assert paid.anchor == Anchor(read_seal(path).ledger, 2, charged.hash)
     assert Anchor.from_json(paid.anchor.to_json()) == paid.anchor
     verify(path, [paid.anchor])
@@ -171,9 +181,9 @@ def test_every_hash_follows_from_the_one_before_and_all_fields(path):
     def hashed(*fields):
         return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()
 
-    charge(path, BUDGET, 2.5, "release-1", "global")
+    charge(path, BUDGET, 2.5, "release-1", "asymptotic")
     charge(path, BUDGET, 1, "Zürich, 10–19", "asymptotic")
-    previous = hashed("svysynth ledger", 1, read_seal(path).ledger)
+    previous = hashed("svysynth ledger", 2, read_seal(path).ledger, fingerprint_key(path).hex())
     for entry in entries(path):
         *fields, digest = astuple(entry)
         previous = hashed(previous, *fields)
@@ -182,7 +192,7 @@ def test_every_hash_follows_from_the_one_before_and_all_fields(path):
 
 
 def test_each_budget_of_a_ledger_is_its_own(path):
-    open_budget(path, "sdr-2019", "3.0000019")
+    open_budget(path, "sdr-2019", "3.0000019", "asymptotic")
     charge(path, "sdr-2019", "1.0000001", "a", "asymptotic")
     charge(path, BUDGET, 4, "b", "asymptotic")
     charge(path, BUDGET, 6, "c", "asymptotic")
@@ -192,20 +202,20 @@ def test_each_budget_of_a_ledger_is_its_own(path):
 
 
 def test_a_charge_beyond_the_total_is_refused_and_leaves_no_trace(path):
-    charge(path, BUDGET, "9.9", "a", "global")
+    charge(path, BUDGET, "9.9", "a", "asymptotic")
     before = path.read_bytes(), seal_path(path).read_bytes()
     message = f"budget '{BUDGET}': has 0.1 left of 10, and 0.100001 was asked for. Remedy: "
     with pytest.raises(SurveyError, match=message):
-        charge(path, BUDGET, "0.1000000001", "b", "global")
+        charge(path, BUDGET, "0.1000000001", "b", "asymptotic")
     assert (path.read_bytes(), seal_path(path).read_bytes()) == before
-    charge(path, BUDGET, "0.1", "b", "global")
+    charge(path, BUDGET, "0.1", "b", "asymptotic")
     with pytest.raises(SurveyError, match="has 0 left of 10"):
-        charge(path, BUDGET, UNIT, "c", "global")
+        charge(path, BUDGET, UNIT, "c", "asymptotic")
 
 
 def test_a_budget_is_opened_once(path):
-    with pytest.raises(SurveyError, match=f"budget '{BUDGET}': is open already"):
-        open_budget(path, BUDGET, 100)
+    with pytest.raises(SurveyError, match=rf"budget '{BUDGET}' \(asymptotic\): is open already"):
+        open_budget(path, BUDGET, 100, "asymptotic")
     assert [state.total for state in show(path)] == [10**7]
 
 
@@ -213,23 +223,24 @@ def test_an_unknown_budget_is_refused_with_a_hint(path):
     with pytest.raises(
         SurveyError, match=r"budget 'sdr-2071': is not in ledger 'ledger\.db' \(did you mean 'sdr-2017'"
     ):
-        charge(path, "sdr-2071", 1, "a", "global")
+        charge(path, "sdr-2071", 1, "a", "asymptotic")
 
 
 def test_names_that_look_the_same_are_the_same(path):
-    open_budget(path, "Zu\u0308rich", 1)
+    open_budget(path, "Zu\u0308rich", 1, "asymptotic")
     with pytest.raises(SurveyError, match="is open already"):
-        open_budget(path, "Z\u00fcrich", 1)
-    open_budget(path, "n" * 200, 1)
+        open_budget(path, "Z\u00fcrich", 1, "asymptotic")
+    open_budget(path, "n" * 200, 1, "asymptotic")
 
 
 @pytest.mark.parametrize("name", ["", " sdr", "sdr ", "two\nlines", "a\x1b[31m", "nul\0", "\ud800", "n" * 201, None, 7])
 def test_names_are_plain(path, name):
     for action in (
-        lambda: open_budget(path, name, 1),
-        lambda: charge(path, name, 1, "a", "global"),
-        lambda: charge(path, BUDGET, 1, name, "global"),
-        lambda: charge(path, BUDGET, 1, "a", name),
+        lambda: open_budget(path, name, 1, "asymptotic"),
+        lambda: charge(path, name, 1, "a", "asymptotic"),
+        lambda: charge(path, BUDGET, 1, name, "asymptotic"),
+        lambda: record_refusal(path, name, "asymptotic", "a", "somewhere"),
+        lambda: record_refusal(path, BUDGET, "asymptotic", name, "somewhere"),
     ):
         with pytest.raises(SurveyError, match="is not a plain name"):
             action()
@@ -238,7 +249,7 @@ def test_names_are_plain(path, name):
 
 def test_a_total_below_one_millionth_is_refused(path):
     with pytest.raises(SurveyError, match="below one millionth"):
-        open_budget(path, "tiny", "0.0000009")
+        open_budget(path, "tiny", "0.0000009", "asymptotic")
 
 
 operations = st.tuples(
@@ -255,17 +266,17 @@ def test_any_sequence_of_openings_and_charges_adds_up(sequence):
     left, taken = {}, []
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         path = Path(folder) / "ledger.db"
-        open_budget(path, "first", 1)
+        open_budget(path, "first", 1, "asymptotic")
         for kind, name, amount in sequence:
             up, down = math.ceil(Fraction(amount) * 10**6), math.floor(Fraction(amount) * 10**6)
             try:
                 if kind == "open":
-                    open_budget(path, name, amount)
+                    open_budget(path, name, amount, "asymptotic")
                     assert name not in left
                     assert down > 0
                     left[name] = down
                 else:
-                    taken.append(charge(path, name, amount, "release", "global").anchor)
+                    taken.append(charge(path, name, amount, "release", "asymptotic").anchor)
                     left[name] -= up
                     assert left[name] >= 0
             except SurveyError:
@@ -280,8 +291,8 @@ def test_any_sequence_of_openings_and_charges_adds_up(sequence):
 def test_the_files_are_private_and_nothing_else_is_left(fast):
     before = os.umask(0)
     try:
-        open_budget(fast / "ledger.db", BUDGET, 10)
-        charge(fast / "ledger.db", BUDGET, 1, "a", "global")
+        open_budget(fast / "ledger.db", BUDGET, 10, "asymptotic")
+        charge(fast / "ledger.db", BUDGET, 1, "a", "asymptotic")
     finally:
         os.umask(before)
     assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in fast.iterdir()} == {
@@ -293,10 +304,10 @@ def test_the_files_are_private_and_nothing_else_is_left(fast):
 def test_the_database_says_what_it_is(path):
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA application_id").fetchone() == (int.from_bytes(b"SVYS", "big"),)
-        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         with pytest.raises(sqlite3.IntegrityError):
-            database.execute("INSERT INTO entries VALUES (2, 'charge', 'sdr-2017', 'much', '', '', '', '')")
+            database.execute("INSERT INTO entries VALUES (2, 'charge', 'sdr-2017', '', 'much', '', 0, '', '', '')")
     database.close()
 
 
@@ -316,7 +327,7 @@ def test_everything_is_flushed_before_a_charge_returns(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", flush_and_tell)
     monkeypatch.setattr(sqlite3, "connect", connect_and_trace)
-    charge(path, BUDGET, 1, "a", "global")
+    charge(path, BUDGET, 1, "a", "asymptotic")
     assert flushed == [(False, False), (True, False), (False, True), (True, True)]
     assert statements.index("PRAGMA synchronous = EXTRA") < statements.index("BEGIN EXCLUSIVE")
 
@@ -333,24 +344,24 @@ def test_no_other_process_comes_between_the_commit_and_the_seal(path, monkeypatc
         locked.append(seal.next is not None)
         write_seal(place, seal)
 
-    monkeypatch.setattr(ledger, "write_seal", write_and_look)
-    charge(path, BUDGET, 1, "a", "global")
+    monkeypatch.setattr(ledgerfile, "write_seal", write_and_look)
+    charge(path, BUDGET, 1, "a", "asymptotic")
     assert locked == [True, False]
 
 
 def test_a_ledger_is_one_ledger_through_any_link(path, fast):
     (fast / "link").symlink_to(path)
-    charge(fast / "link", BUDGET, 1, "a", "global")
-    charge(path, BUDGET, 1, "b", "global")
+    charge(fast / "link", BUDGET, 1, "a", "asymptotic")
+    charge(path, BUDGET, 1, "b", "asymptotic")
     assert spent(fast / "link") == 2 * 10**6
     assert not (fast / "link.anchor").exists()
 
 
 @pytest.mark.parametrize("name", ["odd name?#%20&mode=memory", "läger 'x'", "-journal"])
 def test_odd_file_names_are_file_names(fast, name):
-    open_budget(fast / name, BUDGET, 10)
+    open_budget(fast / name, BUDGET, 10, "asymptotic")
     assert {file.name for file in fast.iterdir()} == {name, f"{name}.anchor"}
-    charge(str(fast / name), BUDGET, 1, "a", "global")
+    charge(str(fast / name), BUDGET, 1, "a", "asymptotic")
 
 
 def refused(path, match=None):
@@ -360,8 +371,8 @@ def refused(path, match=None):
         lambda: verify(path),
         lambda: show(path),
         lambda: entries(path),
-        lambda: charge(path, BUDGET, UNIT, "more", "global"),
-        lambda: open_budget(path, "another", 1),
+        lambda: charge(path, BUDGET, UNIT, "more", "asymptotic"),
+        lambda: open_budget(path, "another", 1, "asymptotic"),
     ):
         with pytest.raises(SurveyError, match=match) as caught:
             action()
@@ -389,18 +400,18 @@ def test_files_that_are_no_ledger_are_refused_and_left_alone(fast):
 
 def test_where_there_is_no_ledger_a_budget_must_be_opened_first(fast):
     with pytest.raises(SurveyError, match="cannot be found"):
-        charge(fast / "ledger.db", BUDGET, 1, "a", "global")
+        charge(fast / "ledger.db", BUDGET, 1, "a", "asymptotic")
     assert not list(fast.iterdir())
     (fast / "ledger.db").touch()
     with pytest.raises(SurveyError, match="holds no budget yet"):
         show(fast / "ledger.db")
-    open_budget(fast / "ledger.db", BUDGET, 1)
+    open_budget(fast / "ledger.db", BUDGET, 1, "asymptotic")
 
 
 def test_another_version_is_refused_by_name(path):
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
-        digest = ledger._digest(path, database)
+        database.execute("PRAGMA user_version = 3")
+        digest = ledgerfile._digest(path, database)
     database.close()
     write_seal(path, replace(read_seal(path), digest=digest))
     refused(path, "written by another version")
@@ -414,11 +425,11 @@ def test_an_old_sqlite_is_refused_by_name(path, monkeypatch):
 def test_a_folder_that_takes_no_file_is_refused():
     """Not even the superuser can create a file there."""
     with pytest.raises(SurveyError, match="cannot be opened for writing"):
-        open_budget("/sys/ledger.db", BUDGET, 1)
+        open_budget("/sys/ledger.db", BUDGET, 1, "asymptotic")
 
 
 def test_whoever_may_only_read_can_verify_and_not_charge(path, fast):
-    charge(path, BUDGET, 1, "a", "global")
+    charge(path, BUDGET, 1, "a", "asymptotic")
     for file in (path, seal_path(path)):
         file.chmod(0o444)
     fast.chmod(0o555)
@@ -444,10 +455,10 @@ def test_the_ledger_starts_fast():
 def test_a_busy_ledger_is_waited_for_and_then_refused(path, monkeypatch):
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(ledger, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(ledgerfile, "BUSY_SECONDS", 0.1)
     refused(path, r"in use by other processes for 0\.1 seconds. Remedy: try again")
-    monkeypatch.setattr(ledger, "BUSY_SECONDS", 20)
-    waiting = threading.Thread(target=charge, args=(path, BUDGET, 1, "a", "global"))
+    monkeypatch.setattr(ledgerfile, "BUSY_SECONDS", 20)
+    waiting = threading.Thread(target=charge, args=(path, BUDGET, 1, "a", "asymptotic"))
     waiting.start()
     time.sleep(0.3)
     other.close()
@@ -461,7 +472,7 @@ def test_threads_of_one_process_spend_exactly_the_total(path):
     def spend():
         try:
             while True:
-                charge(path, BUDGET, "0.1", "release", "global")
+                charge(path, BUDGET, "0.1", "release", "asymptotic")
         except SurveyError as error:
             refusals.append(str(error))
 
@@ -479,8 +490,8 @@ def test_threads_of_one_process_spend_exactly_the_total(path):
 def test_32_processes_race_for_the_last_units(tmp_path):
     path, folder = tmp_path / "ledger.db", tmp_path / "releases"
     folder.mkdir()
-    open_budget(path, BUDGET, "0.000083")
-    charge(path, BUDGET, "0.000003", "before", "global")
+    open_budget(path, BUDGET, "0.000083", "asymptotic")
+    charge(path, BUDGET, "0.000003", "before", "asymptotic")
     racers = [child("spend", path, folder, f"racer{number}", "0.000002") for number in range(32)]
     (folder / "start").touch()
     assert [racer.wait() for racer in racers] == [0] * 32
@@ -494,7 +505,9 @@ def test_32_processes_race_for_the_last_units(tmp_path):
 
 def test_processes_race_to_create_one_ledger(fast):
     path = fast / "ledger.db"
-    code = f"from svysynth.ledger import open_budget; import sys; open_budget({str(path)!r}, sys.argv[1], 1)"
+    code = (
+        f"from svysynth.ledger import open_budget; import sys; open_budget({str(path)!r}, sys.argv[1], 1, 'asymptotic')"
+    )
     command = [sys.executable, "-S", "-c", code]
     racers = [subprocess.Popen([*command, f"b{number}"], env=ENVIRONMENT) for number in range(12)]
     assert [racer.wait() for racer in racers] == [0] * 12
@@ -523,10 +536,18 @@ def test_5000_kills_lose_no_charge_and_pay_every_release(fast, tmp_path):
     survive_kills(tmp_path, 100, 20, seed=4)
 
 
-@pytest.mark.parametrize(("way", "status"), [("killed", signal.SIGKILL), ("interrupted", 256)])
-def test_a_charge_that_dies_at_any_step_is_made_or_not_made(path, way, status):
+@pytest.mark.parametrize(
+    ("kind", "way", "status"),
+    [
+        ("charge", "killed", signal.SIGKILL),
+        ("charge", "interrupted", 256),
+        ("release", "killed", signal.SIGKILL),
+        ("refusal", "killed", signal.SIGKILL),
+    ],
+)
+def test_an_entry_whose_writing_dies_at_any_step_is_made_or_not_made(path, kind, way, status):
     """Before every call out of Python; what happens inside the commit is SQLite's own, and random kills'."""
-    *deaths, last = child_outcomes("dying_charges", path, way)
+    *deaths, last = child_outcomes("dying_entries", path, kind, way)
     assert all(death["status"] == status for death in deaths)
     states = [(death["entries"] - death["before"], death["pending"]) for death in deaths]
     assert list(dict.fromkeys(states)) == [(0, False), (0, True), (1, True), (1, False)]
@@ -544,7 +565,7 @@ def test_a_ledger_whose_creation_dies_at_any_step_can_be_created_again(fast):
 
 def test_a_full_disk_leaves_the_old_state_or_the_new(path):
     """Every limit on the size of a file, from nothing to enough."""
-    charge(path, BUDGET, 1, "a", "global")
+    charge(path, BUDGET, 1, "a", "asymptotic")
     outcomes = child_outcomes("limited_charges", path)
     for outcome in outcomes:
         made = outcome["entries"] - outcome["before"]
@@ -570,7 +591,7 @@ def test_a_disk_that_fills_up_between_the_steps_is_told(path, monkeypatch):
             with pytest.raises(
                 SurveyError, match=r"cannot be written\. Remedy: check the free space.*may count as spent"
             ):
-                charge(path, BUDGET, UNIT, "release", "global")
+                charge(path, BUDGET, UNIT, "release", "asymptotic")
             monkeypatch.undo()
             verify(path)
             assert len(entries(path)) - before == (failing >= fails // 2)
@@ -588,9 +609,9 @@ def test_a_database_that_cannot_grow_is_told(path, monkeypatch):
     outcomes = []
     with contextlib.suppress(SurveyError):
         for _ in range(100):
-            outcomes.append(charge(path, BUDGET, UNIT, "release " * 20 + "x", "global"))
+            outcomes.append(charge(path, BUDGET, UNIT, "release " * 20 + "x", "asymptotic"))
     with pytest.raises(SurveyError, match=r"could not be read or written in full\. Remedy: check the free space"):
-        charge(path, BUDGET, UNIT, "release " * 20 + "x", "global")
+        charge(path, BUDGET, UNIT, "release " * 20 + "x", "asymptotic")
     monkeypatch.undo()
     assert 0 < len(outcomes) == show(path)[0].charges < 100
 
@@ -619,9 +640,9 @@ def test_sigterm_at_a_random_time_leaves_the_old_state_or_the_new(path, fast, gr
 def history(tmp_path_factory):
     """The files of one ledger after each of twelve entries, the anchors of its releases, and another's files."""
     path = tmp_path_factory.mktemp("history") / "ledger.db"
-    open_budget(path, BUDGET, 10)
+    open_budget(path, BUDGET, 10, "asymptotic")
     copies, given = [(path.read_bytes(), seal_path(path).read_bytes())], []
-    open_budget(path, "sdr-2019", 5)
+    open_budget(path, "sdr-2019", 5, "asymptotic")
     copies.append((path.read_bytes(), seal_path(path).read_bytes()))
     for number in range(10):
         name = ("sdr-2019", BUDGET)[number % 3 > 0]
@@ -658,15 +679,14 @@ def rewritten(path, change, rehash):
     with database:
         change(database)
         if rehash:
-            (name,) = database.execute("SELECT id FROM ledger").fetchone()
-            previous = ledger._start(name)
-            rows = [ledger.Entry(*row) for row in database.execute("SELECT * FROM entries ORDER BY number")]
+            previous = first_hash(2, *database.execute("SELECT id, key FROM ledger").fetchone())
+            rows = [Entry(*row) for row in database.execute("SELECT * FROM entries ORDER BY number")]
             database.execute("DELETE FROM entries")
             for number, row in enumerate(rows, start=1):
                 entry = replace(row, number=number)
-                entry = replace(entry, hash=ledger._hash(previous, entry))
+                entry = replace(entry, hash=entry_hash(2, previous, entry))
                 previous = entry.hash
-                database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(entry))
+                database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(entry))
     database.close()
 
 
@@ -675,7 +695,7 @@ def test_the_untouched_copy_is_in_order(lay_out, history):
     path = lay_out()
     verify(path, history[1])
     assert len(entries(path)) == 12
-    charge(path, BUDGET, UNIT, "more", "global")
+    charge(path, BUDGET, UNIT, "more", "asymptotic")
 
 
 def test_truncated_and_extended_ledgers_are_refused(lay_out, history):
@@ -740,7 +760,8 @@ def test_edited_ledgers_are_refused(lay_out):
         "budget": "iif(budget = 'sdr-2017', 'sdr-2019', 'sdr-2017')",
         "millionths": "1",
         "purpose": "'x'",
-        "guarantee": "'x'",
+        "accounting": "'x'",
+        "detail": "'x'",
         "time": "'x'",
     }
     edits = [f"UPDATE entries SET {column} = {value} || ''" for column, value in columns.items()]
@@ -773,8 +794,8 @@ def test_a_whole_forgery_is_caught_by_the_anchors_of_the_releases(lay_out, histo
     path = lay_out()
     rewritten(path, lambda d: d.execute("UPDATE entries SET millionths = 1 WHERE number = 7"), rehash=True)
     database = sqlite3.connect(path)
-    last = [ledger.Entry(*row) for row in database.execute("SELECT * FROM entries ORDER BY number")][-1]
-    seal = Seal(read_seal(path).ledger, last.number, last.hash, ledger._digest(path, database))
+    last = [Entry(*row) for row in database.execute("SELECT * FROM entries ORDER BY number")][-1]
+    seal = Seal(read_seal(path).ledger, last.number, last.hash, ledgerfile._digest(path, database))
     database.close()
     write_seal(path, seal)
     verify(path)
@@ -799,8 +820,8 @@ def test_sums_that_cannot_be_are_refused_even_with_hashes_and_seal_made_anew(lay
     path = lay_out()
     rewritten(path, lambda database: database.execute(change), rehash=True)
     database = sqlite3.connect(path)
-    last = [ledger.Entry(*row) for row in database.execute("SELECT * FROM entries ORDER BY number")][-1]
-    seal = Seal(read_seal(path).ledger, last.number, last.hash, ledger._digest(path, database))
+    last = [Entry(*row) for row in database.execute("SELECT * FROM entries ORDER BY number")][-1]
+    seal = Seal(read_seal(path).ledger, last.number, last.hash, ledgerfile._digest(path, database))
     database.close()
     write_seal(path, seal)
     refused(path, "it was changed")
@@ -809,7 +830,7 @@ def test_sums_that_cannot_be_are_refused_even_with_hashes_and_seal_made_anew(lay
 def test_the_ledger_of_another_population_is_refused(lay_out, history, tmp_path):
     _, given = history
     other = tmp_path / "other.db"
-    open_budget(other, BUDGET, 10)
+    open_budget(other, BUDGET, 10, "asymptotic")
     for number in range(11):
         charge(other, BUDGET, "0.1", f"release-{number}", "asymptotic")
     refused(lay_out(database=other.read_bytes()))
@@ -827,7 +848,7 @@ def test_a_journal_from_elsewhere_is_refused(lay_out, history, fast):
     database.execute("PRAGMA cache_size = 1")
     database.execute("BEGIN IMMEDIATE")
     database.execute("PRAGMA cache_spill = 1")
-    database.executemany("INSERT INTO ledger VALUES (?)", [("x" * 1000,)] * 100)
+    database.executemany("INSERT INTO ledger VALUES (?, '')", [("x" * 1000,)] * 100)
     journal = Path(f"{path}-journal").read_bytes()
     database.close()
     assert len(journal) > 512
@@ -846,9 +867,9 @@ def cut_short(path, monkeypatch, writes):
         done.append(seal)
         write_seal(place, seal)
 
-    monkeypatch.setattr(ledger, "write_seal", write)
+    monkeypatch.setattr(ledgerfile, "write_seal", write)
     with pytest.raises(KeyboardInterrupt):
-        charge(path, BUDGET, "0.5", "cut short", "global")
+        charge(path, BUDGET, "0.5", "cut short", "asymptotic")
     monkeypatch.undo()
     return done
 
@@ -867,7 +888,7 @@ def test_between_commit_and_seal_a_change_is_refused_or_changes_nothing(lay_out,
         path = lay_out(flipped(database, place, random_numbers.randrange(8)), seal)
         try:
             assert entries(path) == expected
-            assert charge(path, BUDGET, UNIT, "next", "global").entry == len(expected) + 1
+            assert charge(path, BUDGET, UNIT, "next", "asymptotic").entry == len(expected) + 1
             verify(path, history[1])
         except SurveyError:
             refusals += 1
@@ -887,7 +908,7 @@ def test_a_charge_cut_short_before_its_commit_leaves_the_budget_as_it_was(lay_ou
     before = path.read_bytes()
     cut_short(path, monkeypatch, 0)
     assert (path.read_bytes(), seal_path(path).read_bytes()) == (before, history[0][-1][1])
-    charge(path, BUDGET, UNIT, "next", "global")
+    charge(path, BUDGET, UNIT, "next", "asymptotic")
 
 
 # --- anchors as text ---

@@ -35,7 +35,8 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth import SurveyError, internal, pipeline, publish
+from repeatable import repeat, repeatable
+from svysynth import SurveyError, internal, payment, pipeline, publish
 from svysynth.cli import main
 from svysynth.combine import Synthetic
 from svysynth.guarantee import additive, no_guarantee
@@ -95,7 +96,8 @@ def make_house(folder, text=SPEC):
     vault.mkdir()
     books.mkdir()
     confidential_frame().write_csv(vault / "people-V8K2.csv")
-    open_budget(books / "ledger.sqlite", "people", 100_000)
+    for kind in ("asymptotic", "differential privacy"):
+        open_budget(books / "ledger.sqlite", "people", 100_000, kind)
     (vault / "spec.toml").write_text(text)
     return vault / "spec.toml"
 
@@ -310,7 +312,8 @@ def watched(spec_path, tmp_path_factory):
         out, err = io.StringIO(), io.StringIO()
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
-        code = run("release", spec_path, "--out", outbox / "release", "--seed", 1)
+        repeat(patch)
+        code = run("release", spec_path, "--out", outbox / "release")
     assert code == 0, err.getvalue()
     return SimpleNamespace(
         folder=outbox / "release", outbox=outbox, scratch=scratch, watch=watch, out=out.getvalue(), err=err.getvalue()
@@ -510,16 +513,17 @@ def test_metadata_name_nobody(public):
 
 def test_the_same_draws_give_the_same_bytes(ready, watched, spec_path, tmp_path, monkeypatch):
     """Whatever depends on the clock, the machine or the ledger is in the manifest and the report alone."""
-    monkeypatch.setattr(pipeline, "calibrate", ready)
+    monkeypatch.setattr(pipeline, "_calibrate", ready)
     time.sleep(1.1)  # the clocks of metadata count seconds
-    assert run("release", spec_path, "--out", tmp_path / "again", "--seed", 1) == 0
+    repeat(monkeypatch)
+    assert run("release", spec_path, "--out", tmp_path / "again") == 0
     first, second = files_of(watched.folder / "public"), files_of(tmp_path / "again/public")
     changed = {name for name in first if first[name] != second[name]}
     assert changed == {"manifest.json", "report.html", "SHA256SUMS"}
 
 
 def test_a_release_without_a_seed_is_not_stamped(ready, spec_path, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "calibrate", ready)
+    monkeypatch.setattr(pipeline, "_calibrate", ready)
     assert run("release", spec_path, "--out", tmp_path / "plain") == 0
     assert not hunt(files_of(tmp_path / "plain/public"), ["NOT FOR RELEASE"])
     assert verify_release(tmp_path / "plain").ledger
@@ -529,7 +533,7 @@ def test_a_release_without_a_seed_is_not_stamped(ready, spec_path, tmp_path, mon
 def test_modes_do_not_depend_on_the_umask(quick, spec_path, tmp_path, mask):
     before = os.umask(mask)
     try:
-        assert run("release", spec_path, "--out", tmp_path / "release", "--seed", 1) == 0
+        assert run("release", spec_path, "--out", tmp_path / "release") == 0
     finally:
         os.umask(before)
     test_modes(tmp_path / "release")
@@ -542,9 +546,9 @@ def test_modes_do_not_depend_on_the_umask(quick, spec_path, tmp_path, mask):
 def finished(ready, spec_path, tmp_path_factory):
     """A `Release`, as the pipeline makes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "calibrate", ready)
+        patch.setattr(pipeline, "_calibrate", ready)
         folder = tmp_path_factory.mktemp("finished") / "release"
-        return pipeline.release(load_spec(spec_path), folder, svysynth.Streams.seeded(1))
+        return pipeline.release(load_spec(spec_path), folder, repeatable())
 
 
 def test_a_release_needs_a_charge_that_covers_what_it_promises(finished):
@@ -575,8 +579,13 @@ def test_a_release_has_as_many_files_as_were_paid_for(finished):
     for files in (finished.microdata * 2, finished.microdata[:1]):
         with pytest.raises(ValueError, match="synthetic files"):
             replace(finished, microdata=files)
-    tables_alone = additive(12.0, confidential=("salary", "wt"), public=("sex",))
     with pytest.raises(ValueError, match="synthetic files"):
+        replace(finished, guarantee=finished.guarantee.model_copy(update={"datasets": 0}))
+
+
+def test_a_release_is_paid_for_in_its_own_kind_of_epsilon(finished):
+    tables_alone = additive(12.0, confidential=("salary", "wt"), public=("sex",))
+    with pytest.raises(ValueError, match="of another kind than the promise"):
         replace(finished, guarantee=tables_alone)
 
 
@@ -627,7 +636,7 @@ def calls(path, name):
 
 
 class Ready:
-    """Stands in for `calibrate` after the first time: fitting again would show nothing new."""
+    """Stands in for `_calibrate` after the first time: fitting again would show nothing new."""
 
     def __init__(self, calibrated):
         self.calibrated, self.synthetic = calibrated, calibrated.synthesize(correction=False)
@@ -668,7 +677,7 @@ ERRORS = {
     "value": lambda: ValueError("Canary 73219.4375"),
     "terminate": lambda: SystemExit(143),
 }
-BEFORE = [(pipeline, "survey_from_file"), (pipeline, "calibrate"), (pipeline, "charge")]
+BEFORE = [(pipeline, "survey_from_file"), (pipeline, "_calibrate"), (payment, "charge")]
 COMPUTING = [(Ready, "synthesize"), (Synthetic, "tabulate_all"), (pipeline, "Release")]
 WRITING = [
     (Path, "mkdir"),
@@ -702,7 +711,7 @@ def failing(function, error, times=0):
 @pytest.fixture
 def quick(ready, monkeypatch):
     """A release that fits nothing and draws no plots: what is tested is what comes after."""
-    monkeypatch.setattr(pipeline, "calibrate", ready)
+    monkeypatch.setattr(pipeline, "_calibrate", ready)
     monkeypatch.setattr(publish, "public_page", lambda _: "<p>page</p>\n")
     monkeypatch.setattr(internal, "internal_page", lambda *_: "<p>page</p>\n")
     return monkeypatch
@@ -715,7 +724,7 @@ def attempt(spec_path, folder, capsys, monkeypatch):
     scratch.mkdir(exist_ok=True)
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     capsys.readouterr()
-    code = run("release", spec_path, "--out", outbox / "release", "--seed", 1)
+    code = run("release", spec_path, "--out", outbox / "release")
     said = capsys.readouterr()
     monkeypatch.undo()
     return code, said.out, said.err, sorted(path.name for path in [*outbox.iterdir(), *scratch.iterdir()])
@@ -730,7 +739,7 @@ def injections(steps, thorough):
     ]
 
 
-@pytest.mark.parametrize(("place", "name", "error"), injections(BEFORE, {"calibrate"}))
+@pytest.mark.parametrize(("place", "name", "error"), injections(BEFORE, {"_calibrate"}))
 def test_what_fails_before_the_charge_costs_nothing(quick, spec_path, ledger, tmp_path, capsys, place, name, error):
     before = ledger.read_bytes(), show(ledger)
     quick.setattr(place, name, failing(getattr(place, name), ERRORS[error]))
@@ -748,14 +757,14 @@ def test_what_fails_after_the_charge_stays_spent_and_leaves_nothing(
     quick, spec_path, ledger, tmp_path, capsys, place, name, error
 ):
     before = show(ledger)[0]
-    real, times = pipeline.charge, 3 if (place, name) == (publish, "write_parts") else 0
+    real, times = payment.charge, 3 if (place, name) == (publish, "write_parts") else 0
 
     def charge(*arguments):
         paid = real(*arguments)
         quick.setattr(place, name, failing(getattr(place, name), ERRORS[error], times))
         return paid
 
-    quick.setattr(pipeline, "charge", charge)
+    quick.setattr(payment, "charge", charge)
     code, out, err, left = attempt(spec_path, tmp_path, capsys, quick)
     assert code == (70 if error == "disk" and (place, name) in COMPUTING else CODES[error])
     assert left == []
@@ -778,7 +787,7 @@ SETTINGS_THAT_CANNOT_WORK = {
     "strata called weight_unsmoothed": [('strata = "region"', 'strata = "weight_unsmoothed"')],
     "a stratum with one village": [('strata = "region"', 'strata = "block"')],
     "balanced replicates of other than pairs": [("[[tables]]", '[estimation]\nvariance = "brr"\n\n[[tables]]')],
-    "noise with clusters": [LAPLACE[0], LAPLACE[2]],
+    "noise with clusters": [*LAPLACE, ('strata = "region"', 'strata = "region"\ncluster = "village"')],
     "noise with replicates": [*LAPLACE, ("[privacy]", '[estimation]\nvariance = "bootstrap"\n\n[privacy]')],
 }
 
@@ -819,7 +828,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_charge(quick, spec_p
         tmp_path / ("x" * 300),
         tmp_path / "link",
     ):
-        assert run("release", spec_path, "--out", folder, "--seed", 1) == 1
+        assert run("release", spec_path, "--out", folder) == 1
         out, err = capsys.readouterr()
         assert len(err.strip().splitlines()) == 1
         assert "--out" in err
@@ -859,7 +868,7 @@ def test_a_full_disk_at_every_file(quick, spec_path, ledger, tmp_path, capsys, r
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-        quick.setattr(pipeline, "calibrate", ready)
+        quick.setattr(pipeline, "_calibrate", ready)
         quick.setattr(pipeline, "_write", limited)
         quick.setattr(publish, "public_page", lambda _: "p" * 50_000)
         quick.setattr(internal, "internal_page", lambda *_: "i" * 60_000)
@@ -897,9 +906,9 @@ def nursery(ready_path):
             sys.stdin.close()
             for stream, number in (("out", 1), ("err", 2)):
                 os.dup2(os.open(f"{order['said']}.{stream}", os.O_WRONLY | os.O_CREAT, 0o600), number)
-            pipeline.calibrate = pickle.loads(Path(ready_path).read_bytes())
+            pipeline._calibrate = pickle.loads(Path(ready_path).read_bytes())
             if order["meet"]:
-                pipeline.charge = meeting(pipeline.charge, Path(order["meet"]))
+                payment.charge = meeting(payment.charge, Path(order["meet"]))
             if order["slow"]:
                 pipeline._settle = after_a_second(pipeline._settle)
             code = 0
@@ -985,7 +994,7 @@ def test_killed_while_writing(children, spec_path, ledger, tmp_path, number, cod
     for turn in range(5):
         outbox = tmp_path / f"outbox-{turn}"
         outbox.mkdir()
-        arguments = ("release", spec_path, "--out", outbox / "release", "--seed", 1)
+        arguments = ("release", spec_path, "--out", outbox / "release")
         process = children.start(outbox / "said", *arguments, slow=True)
         until(lambda outbox=outbox, turn=turn: has_begun(outbox, turn))
         time.sleep(0.15 * turn * moments.random())
@@ -1038,9 +1047,9 @@ def test_two_processes_that_release_to_the_same_folder(children, spec_path, ledg
         outbox, meet = tmp_path / f"outbox-{turn}", tmp_path / f"meet-{turn}"
         outbox.mkdir()
         meet.mkdir()
-        arguments = ("release", spec_path, "--out", outbox / "release", "--seed")
-        said = [tmp_path / f"said-{turn}-{seed}" for seed in (1, 2)]
-        pair = [children.start(said[seed - 1], *arguments, seed, meet=meet) for seed in (1, 2)]
+        arguments = ("release", spec_path, "--out", outbox / "release")
+        said = [tmp_path / f"said-{turn}-{racer}" for racer in (1, 2)]
+        pair = [children.start(place, *arguments, meet=meet) for place in said]
         codes = [children.wait(process) for process in pair]
         assert sorted(codes) == [0, 1]
         loser = said[codes.index(1)].with_suffix(".err")
@@ -1050,7 +1059,8 @@ def test_two_processes_that_release_to_the_same_folder(children, spec_path, ledg
         found = verify_release(outbox / "release", ledger)
         anchor = json.loads((outbox / "release/anchor.json").read_text())
         run_ = json.loads((outbox / "release/internal/run.json").read_text())
-        assert found.manifest.ledger.entry == anchor["entry"] == run_["entry"]
+        bound = entries(ledger)[anchor["entry"] - 1]
+        assert found.manifest.ledger.entry == bound.paid == run_["entry"]
     assert show(ledger)[0].charges == charges + 4
 
 
@@ -1126,7 +1136,7 @@ def test_noise_releases_tables_alone_with_a_global_guarantee(noisy):
     assert found.manifest.guarantee.kind == "global"
     assert found.manifest.guarantee.epsilon_changed == found.manifest.guarantee.epsilon_blanked == 12.0
     assert (found.manifest.privacy.datasets, found.manifest.guarantee.datasets, found.manifest.model) == (0, 0, None)
-    assert entries(noisy.ledger)[-1].guarantee == "global"
+    assert {entry.accounting for entry in entries(noisy.ledger)[2:]} == {"differential privacy"}
     test_modes(noisy.folder)
 
 

@@ -5,8 +5,8 @@ import json
 import polars as pl
 import pytest
 
+from svysynth.budgets import BudgetState
 from svysynth.cli import main
-from svysynth.ledger import BudgetState
 from svysynth.suitability import Finding
 from svysynth.verdict import beside, judge_release
 
@@ -64,9 +64,9 @@ def test_what_was_found_before_and_the_diagnostics_and_the_budget_count():
         judged(same, [advice]).lines()[1] == "look closer: column 'y': it is odd. This matters. Instead: use another."
     )
     assert judged(same, complaints=["the chains disagree"]).level == "do not publish"
-    nearly_spent = BudgetState("people", 10_000_000, 7_000_000, 2)
+    nearly_spent = BudgetState("people", "asymptotic", 10_000_000, 7_000_000, 2)
     assert "70% of the budget is spent: 3 is left" in judged(same, budget=nearly_spent).lines()[1]
-    assert judged(same, budget=BudgetState("people", 10_000_000, 4_000_000, 1)).level == "publish"
+    assert judged(same, budget=BudgetState("people", "asymptotic", 10_000_000, 4_000_000, 1)).level == "publish"
 
 
 def test_a_direct_estimate_without_error_gives_no_ratio():

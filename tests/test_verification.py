@@ -13,15 +13,18 @@ import polars as pl
 import pytest
 
 import svysynth
+from repeatable import repeatable
 from svysynth import SurveyError, internal, large, pipeline, publish
 from svysynth.anchor import seal_path
 from svysynth.cli import main
-from svysynth.combine import make_synthetic
+from svysynth.combine import combine, make_synthetic
 from svysynth.design import Design
+from svysynth.files import write_frame
 from svysynth.guarantee import additive
 from svysynth.ledger import charge, entries, open_budget
+from svysynth.manifest import Manifest
 from svysynth.publish import checksums, sums_text
-from svysynth.releases import MICRODATA_DIGITS, rounded
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, rounded, survey_of_microdata
 from svysynth.spec import load_spec
 from svysynth.survey import Survey
 from svysynth.verification import verify_release
@@ -55,8 +58,8 @@ statistics = ["total", "proportion"]
 RECORDS = 120
 
 
-def drawn_by_hand(model, survey, epsilon, datasets, **__):
-    """Stands in for `calibrate`: synthetic surveys from no model, which verification cannot tell and need not."""
+def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
+    """Stands in for `_calibrate`: synthetic surveys from no model, which verification cannot tell and need not."""
     generator = np.random.default_rng(8)
 
     def one():
@@ -76,7 +79,9 @@ def drawn_by_hand(model, survey, epsilon, datasets, **__):
     return SimpleNamespace(calibration=None, synthesize=lambda **_: synthetic)
 
 
-def make_release(folder, text=SPEC, pages=False, regions=("east", "north", "south"), sexes="FM", outcome="salary"):
+def make_release(
+    folder, text=SPEC, pages=False, regions=("east", "north", "south"), sexes="FM", outcome="salary", streams=None
+):
     """A release made without a fit, in `folder/release`, and without reports unless they are asked for."""
     generator = np.random.default_rng(5)
     columns = {
@@ -89,14 +94,14 @@ def make_release(folder, text=SPEC, pages=False, regions=("east", "north", "sout
     folder.mkdir(exist_ok=True)
     pl.DataFrame(columns).write_csv(folder / "people.csv", quote_style="non_numeric")
     (folder / "spec.toml").write_text(text)
-    open_budget(folder / "ledger.sqlite", "people", 1000)
+    open_budget(folder / "ledger.sqlite", "people", 1000, "asymptotic")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "calibrate", drawn_by_hand)
+        patch.setattr(pipeline, "_calibrate", drawn_by_hand)
         if not pages:
             patch.setattr(publish, "public_page", lambda _: "<p>page</p>")
             patch.setattr(internal, "internal_page", lambda *_: "<p>page</p>")
         spec = load_spec(folder / "spec.toml")
-        pipeline.release(spec, folder / "release", svysynth.Streams.seeded(1))
+        pipeline.release(spec, folder / "release", streams or repeatable())
     return folder
 
 
@@ -161,12 +166,17 @@ def sign_sums(public):
 def test_a_release_passes_by_itself_as_its_public_folder_and_with_its_ledger(house, tmp_path, capsys):
     code, out, err = run(capsys, "verify", house / "release")
     assert (code, err) == (0, "")
-    for line in ("checksums of 8 files", "30 rows of tables", "from 2 synthetic files", "entry 2 of the ledger"):
+    for line in (
+        "checksums of 8 files",
+        "30 rows of tables",
+        "from 2 synthetic files",
+        "charged as entry 2 of the ledger",
+    ):
         assert line in out
     public = shutil.copytree(house / "release/public", tmp_path / "elsewhere")
     code, out, _ = run(capsys, "verify", public)
     assert code == 0
-    assert "the ledger was not at hand" in out
+    assert "not checked against the ledger" in out
     code, out, _ = run(capsys, "verify", public, "--ledger", house / "ledger.sqlite")
     assert code == 0
     assert "entry 2 of the ledger" in out
@@ -416,7 +426,69 @@ def test_damaged_parquet_signed(copy, capsys, content):
     assert_refused(capsys, copy)
 
 
+def forge(public, confidential):
+    """Put the confidential answers into the synthetic files, make the tables from them, and sign everything again."""
+    manifest = Manifest.model_validate_json((public / "manifest.json").read_text())
+    spec, tables = manifest.spec(), []
+    for number in (1, 2):
+        frame = pl.read_parquet(public / f"microdata-{number}.parquet")
+        weights = confidential["wt"] * 5000 / confidential["wt"].sum()
+        frame = frame.with_columns(
+            confidential["region"],
+            confidential["sex"],
+            confidential["salary"].cast(pl.Float64),
+            weights.alias("weight"),
+            weights.alias("weight_unsmoothed"),
+        )
+        frame = rounded(frame, MICRODATA_DIGITS)
+        frame.write_parquet(public / f"microdata-{number}.parquet")
+        frame.write_csv(public / f"microdata-{number}.csv")
+        survey = survey_of_microdata(frame, spec, manifest.survey.levels)
+        rules = make_synthetic((survey,), manifest.privacy.mechanism, "full")
+        tables.append(rules.tabulate_all(spec.requested_tables, spec.estimation))
+    write_frame(rounded(combine(tables, spec.estimation), TABLE_DIGITS), public / "tables.csv")
+    sign(public)
+
+
+def test_a_folder_with_the_confidential_answers_in_it_is_refused(copy, capsys):
+    """Tables follow from the files, all is signed again, the charge is in the ledger: the hash is another."""
+    forge(copy / "public", pl.read_csv(copy.parent / "people.csv"))
+    assert not verify_release(copy / "public").ledger  # nothing in the folder itself contradicts the rest
+    ledger = copy.parent / "ledger.sqlite"
+    for arguments in ((copy,), (copy / "public", "--ledger", ledger)):
+        assert_refused(capsys, *arguments, saying="is not the one that was charged for")
+
+
+def test_a_folder_that_names_a_charge_without_a_release_is_refused(copy, capsys):
+    """As somebody would who has paid, whose run failed, and who puts other files under that charge."""
+    ledger = copy.parent / "ledger.sqlite"
+    other = charge(ledger, "people", 12, "another release", "asymptotic").anchor
+    sign(copy / "public", ledger=vars(other))
+    assert_refused(capsys, copy / "public", "--ledger", ledger, saying="a charge that no release was written for")
+
+
+def test_a_public_folder_alone_passes_and_says_what_was_not_checked(copy, capsys):
+    code, out, _ = run(capsys, "verify", copy / "public")
+    assert code == 0
+    assert "not checked against the ledger" in out
+    assert "one that was paid for" in out
+
+
+def test_a_whole_release_whose_ledger_is_gone_is_refused(copy, capsys):
+    (copy.parent / "ledger.sqlite").rename(copy.parent / "elsewhere.sqlite")
+    assert_refused(capsys, copy, saying="its ledger is not where it was")
+
+
+def test_a_release_of_an_earlier_format_is_told_by_name(copy, capsys):
+    path = copy / "public/manifest.json"
+    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
+    sign_sums(copy / "public")
+    assert_refused(capsys, copy, saying="a manifest of format 1")
+
+
 LIES = {
+    "a warning": {"warning": "NOT FOR RELEASE: made with a seed, which undoes the protection."},
+    "no charge": {"ledger": None},
     "a smaller ε": {"guarantee": {"epsilon_blanked": 1.0, "epsilon_changed": 2.0}},
     "a larger ε": {"guarantee": {"epsilon_blanked": 13.0, "epsilon_changed": 26.0}},
     "ε in the settings": {"privacy": {"epsilon": 1.0}},
@@ -498,8 +570,7 @@ def test_a_lie_about_the_charge_needs_the_ledger_to_be_caught(copy, capsys, epsi
     sign(copy / "public", **consistent_lie(epsilon))
     assert_refused(capsys, copy, saying="charged")
     assert_refused(capsys, copy / "public", "--ledger", copy.parent / "ledger.sqlite", saying="charged")
-    (copy / "internal/run.json").unlink()
-    assert not verify_release(copy).ledger
+    assert not verify_release(copy / "public").ledger
 
 
 def test_a_lie_about_the_kind_needs_the_ledger_to_be_caught(tmp_path, capsys):
@@ -552,7 +623,7 @@ def test_a_ledger_that_was_put_back_from_a_copy(tmp_path, house, capsys):
     later = charge(ledger, "people", 12, "later", "asymptotic")
     earlier = tmp_path / "earlier"
     earlier.mkdir()
-    open_budget(earlier / "ledger.sqlite", "people", 1000)
+    open_budget(earlier / "ledger.sqlite", "people", 1000, "asymptotic")
     backup = ledger.read_bytes(), seal_path(ledger).read_bytes()
     charge(ledger, "people", 12, "last", "asymptotic")
     public = tmp_path / "in/release/public"
@@ -566,10 +637,11 @@ def test_a_ledger_that_was_put_back_from_a_copy(tmp_path, house, capsys):
     assert_refused(capsys, house / "release", "--ledger", earlier / "ledger.sqlite", saying="not the ledger")
 
 
-def test_a_run_file_that_says_nothing(copy):
+def test_a_run_file_that_says_nothing(copy, capsys):
     for text in ("", "[]", "{}", '{"ledger": 1}', '{"ledger": "/nowhere"}', "[" * 100_000):
         (copy / "internal/run.json").write_text(text)
-        assert not verify_release(copy).ledger
+        assert_refused(capsys, copy, saying="its ledger is not where it was")
+        assert verify_release(copy, copy.parent / "ledger.sqlite").ledger
 
 
 # --- manifests that are none ---
@@ -578,7 +650,7 @@ def test_a_run_file_that_says_nothing(copy):
 def malformed(manifest):
     """Texts in a manifest's place, none of which is one."""
     yield from ("", "null", "[]", "{}", '"text"', "1", "{", "\ufeff{}", "[" * 100_000, '{"a":' * 100_000)
-    yield from (manifest[:-2], manifest + manifest, manifest.replace("{", '{"format": 1,', 1))
+    yield from (manifest[:-2], manifest + manifest, manifest.replace("{", '{"format": 2,', 1))
     yield from (manifest.replace(" ", ""), manifest.replace("\n", "\r\n"), manifest.rstrip("\n"))
     fields = json.loads(manifest)
     for name in fields:
@@ -599,8 +671,7 @@ def malformed(manifest):
 
 def test_malformed_manifests_are_one_error(copy, capsys):
     """None of them is believed, and none of them raises anything but our own error."""
-    public = copy / "public"
-    (copy / "internal/run.json").unlink()
+    public = copy = copy / "public"
     text = (public / "manifest.json").read_text()
     believed = []
     for number, manifest in enumerate(malformed(text)):
@@ -612,7 +683,7 @@ def test_malformed_manifests_are_one_error(copy, capsys):
         if number % 40 == 0 and manifest not in believed:
             assert_refused(capsys, copy)
     assert number > 500
-    allowed = {"about", "estimation", "notes", "versions", "warning", "created"}
+    allowed = {"about", "estimation", "notes", "versions", "created"}
     fields = json.loads(text)
     for manifest in believed:
         other = json.loads(manifest)

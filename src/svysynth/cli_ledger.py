@@ -1,7 +1,9 @@
-"""`svysynth ledger`: open a budget, show what was spent, verify the ledger and the releases charged to it."""
+"""`svysynth ledger`: open a budget, show what was spent, verify the ledger and its releases, upgrade an old one."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +13,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svysynth.accounting import epsilon_text
 from svysynth.anchor import Anchor
+from svysynth.budgets import BudgetState
+from svysynth.entries import Entry
 from svysynth.errors import SurveyError
-from svysynth.ledger import BudgetState, entries, epsilon_text, open_budget, show, verify
+from svysynth.ledger import entries, open_budget, show, upgrade, verify
 from svysynth.spec import PrivacySpec, load_spec
 
 ledger = typer.Typer(
     help="The privacy budget on disk: one for each confidential population, named in the spec's `[privacy]`.\n\n"
-    "ε is accounted for in whole millionths, rounded up. A charge is on disk before anything is released.",
+    "ε is accounted for in whole millionths, rounded up. A charge is on disk before anything is released. "
+    "Differential privacy and the paper's asymptotic figure have budgets of their own and are never added.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+WIDTH_OF_A_PIPE = 160
 
 Source = Annotated[
     Path,
@@ -38,26 +46,31 @@ def open_(
 ) -> None:
     """Set, once, what a population may spend; creates the ledger where there is none.
 
+    The kind of ε is that of the spec's mechanism and guarantee: under `differential privacy` the total is for an answer
+    changed, else it is the paper's asymptotic figure. A population that is released under both has a budget for each.
+
     Example: `svysynth ledger open doctorates.toml --total 32.4`
     """
     privacy = _privacy(spec_path)
     if privacy.budget is None:
         raise SurveyError("spec", "privacy.budget", "is not declared", "name the population's budget in the spec")
-    open_budget(privacy.ledger, privacy.budget, total)
-    state = next(state for state in show(privacy.ledger) if state.name == privacy.budget)
-    _print(f"Opened budget '{state.name}' with ε = {epsilon_text(state.total)} in {privacy.ledger}.")
+    open_budget(privacy.ledger, privacy.budget, total, privacy.accounting)
+    state = show(privacy.ledger)[-1]
+    _print(
+        f"Opened budget '{state.name}' ({state.accounting}) with ε = {epsilon_text(state.total)} in {privacy.ledger}."
+    )
 
 
 @ledger.command("show")
 def show_(source: Source) -> None:
-    """What every budget has left, and every charge.
+    """What every budget has left, and every charge, release and refusal.
 
     Example: `svysynth ledger show doctorates.toml`
     """
     path = _ledger_file(source)
-    console = Console(highlight=False)
+    console = _console()
     console.print(_states(show(path)))
-    console.print(_charges(path))
+    console.print(_entries(entries(path)))
 
 
 @ledger.command("verify")
@@ -82,6 +95,22 @@ def verify_(
     _print(f"{path}: {count:,} entries, unbroken{with_releases}.")
 
 
+@ledger.command("upgrade")
+def upgrade_(source: Source) -> None:
+    """Bring a ledger of version 1 to version 2, once.
+
+    Its chain, sums and seal are checked first. Every entry and its hash stay, so that the anchors beside old releases
+    still hold. Each kind of ε that a budget was charged in goes on with what was left; a budget without charges is
+    opened again. Earlier versions of svysynth cannot use the ledger after that.
+
+    Example: `svysynth ledger upgrade doctorates.toml`
+    """
+    path = _ledger_file(source)
+    upgrade(path)
+    _console().print(_states(show(path)))
+    _print(f"{path} is of version 2 now.")
+
+
 def _privacy(path: Path) -> PrivacySpec:
     privacy = load_spec(path).privacy
     if privacy is None:
@@ -103,24 +132,40 @@ def _anchor(folder: Path) -> Anchor:
 
 def _states(states: list[BudgetState]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("budget", "total ε", "spent", "left", "charges"):
-        table.add_column(name, justify="left" if name == "budget" else "right")
+    for name in ("budget", "kind of ε", "total ε", "spent", "left", "charges"):
+        table.add_column(name, justify="left" if name in ("budget", "kind of ε") else "right")
     for state in states:
         amounts = [epsilon_text(amount) for amount in (state.total, state.spent, state.left)]
-        table.add_row(*map(Text, [state.name, *amounts, f"{state.charges:,}"]))
+        table.add_row(*map(Text, [state.name, state.accounting, *amounts, f"{state.charges:,}"]))
     return table
 
 
-def _charges(path: Path) -> Table:
+def _entries(chain: Sequence[Entry]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("entry", "time (UTC)", "budget", "ε", "for", "guarantee"):
+    for name in ("entry", "time (UTC)", "what", "budget", "kind of ε", "ε", "for"):
         table.add_column(name, justify="right" if name in ("entry", "ε") else "left")
-    for entry in entries(path):
-        purpose = "total" if entry.kind == "open" else entry.purpose
+    for entry in chain:
         when = entry.time[:16].replace("T", " ")
-        cells = [str(entry.number), when, entry.budget, epsilon_text(entry.millionths), purpose, entry.guarantee]
+        amount = epsilon_text(entry.millionths) if entry.millionths else ""
+        cells = [str(entry.number), when, entry.kind, entry.budget, entry.accounting, amount, _purpose(entry)]
         table.add_row(*map(Text, cells))
     return table
+
+
+def _purpose(entry: Entry) -> str:
+    match entry.kind:
+        case "open":
+            return "total"
+        case "release":
+            return f"{entry.purpose}, paid by entry {entry.paid}"
+        case "refusal":
+            return f"{entry.purpose}, stopped at {entry.detail}"
+        case _:
+            return entry.purpose
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
 
 
 def _print(message: str) -> None:

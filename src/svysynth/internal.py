@@ -16,6 +16,7 @@ from svysynth.combine import Synthetic
 from svysynth.diagnostics import Verdict
 from svysynth.engine import Engine, frame_ranges
 from svysynth.files import write_frame, write_parts
+from svysynth.ledger import Charge
 from svysynth.lipschitz import summarize_bounds
 from svysynth.releases import Release
 from svysynth.report.internal import Review, internal_page
@@ -42,8 +43,9 @@ def write_internal(
         {
             "ledger": str(privacy.ledger.resolve()),
             "budget": privacy.budget,
-            "entry": release.charge.entry,
+            "entry": release.anchor.entry if release.anchor else None,
             "created": release.created.isoformat(),
+            "warnings": warnings_of(release),
         },
     )
     if calibration is not None:
@@ -59,6 +61,15 @@ def write_internal(
     (folder / "report.html").write_text(page, encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(0o600)
+
+
+def warnings_of(release: Release) -> tuple[str, ...]:
+    """What who made a release ought to know, and the public must not."""
+    others = release.charge.also_charged if isinstance(release.charge, Charge) else ()
+    return tuple(
+        f"The same data were charged to budget '{name}' too. One population has one budget: its ε adds up over both."
+        for name in others
+    )
 
 
 def _write_calibration(folder: Path, calibration: Calibration) -> None:

@@ -26,7 +26,7 @@ from svysynth.spec import (
     Transform,
 )
 
-FORMAT = 1
+FORMAT = 2
 NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
 PACKAGES = ("svysynth", "numpy", "polars", "scipy")
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -88,7 +88,7 @@ class LedgerEntry(_Part):
 class Manifest(_Part):
     """The whole."""
 
-    format: Literal[1]
+    format: Literal[2]
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     warning: str | None
     about: AboutSpec
@@ -105,7 +105,8 @@ class Manifest(_Part):
     versions: dict[str, str]
     files: dict[str, Hash]
     """SHA-256 of every other public file."""
-    ledger: LedgerEntry
+    ledger: LedgerEntry | None
+    """None where the release had a seed: nothing was charged."""
 
     def to_json(self) -> str:
         """The manifest as it is published."""
@@ -162,5 +163,5 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
         notes=release.notes,
         versions={package: version(package) for package in packages},
         files=files,
-        ledger=LedgerEntry(**vars(release.charge.anchor)),
+        ledger=LedgerEntry(**vars(release.anchor)) if release.anchor else None,
     )

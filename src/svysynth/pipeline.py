@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from svysynth.additive import additive_tables, check_additive
+from svysynth.anchor import write_durably
 from svysynth.calibrated import calibrate_suitable
 from svysynth.calibration import Calibration
 from svysynth.censor import CensoredFit, censored_records, fit_censored, trusted_censored
@@ -24,19 +25,20 @@ from svysynth.combine import Synthetic, make_synthetic
 from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
-from svysynth.errors import SurveyError, is_plain, require_type
-from svysynth.guarantee import Guarantee, additive, asymptotic, censored
+from svysynth.errors import SurveyError, require_type
+from svysynth.guarantee import Guarantee, additive, asymptotic, censored, withdrawn
 from svysynth.hidden import in_hiding
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting
-from svysynth.ledger import Charge, charge, millionths, show
+from svysynth.ledger import Charge, record_release
 from svysynth.models.base import Model
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.outline import outlined
-from svysynth.publish import publish
-from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release, rounded
+from svysynth.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
+from svysynth.publish import checksum, publish
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.report.internal import Review
 from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, load_spec
 from svysynth.streams import Streams
@@ -62,8 +64,8 @@ def release(
     """Run the whole way and write `public/` and `internal/` into a new folder, as `svysynth release` does.
 
     `spec` is a spec or its path; the budget that it names is charged. What is made with streams that are not fresh is
-    stamped NOT FOR RELEASE. A survey that is too large for memory, or that an engine of several processes works on, is
-    kept in a hidden folder beside the new one while the work lasts.
+    charged to no budget and stamped NOT FOR RELEASE. A survey that is too large for memory, or that an engine of
+    several processes works on, is kept in a hidden folder beside the new one while the work lasts.
     """
     spec = load_spec(spec) if isinstance(spec, str | Path) else spec
     require_type(spec, Spec, "the spec", "give its path, or what svysynth.load_spec makes of it")
@@ -72,15 +74,15 @@ def release(
     streams = Streams.from_system() if streams is None else streams
     if engine.remote:
         refuse_other_machines(spec)
-    privacy, budget = _ready(spec, folder)
-    if privacy.censored and streams.fresh:
-        raise _withdrawn(privacy)
+    privacy = _ready(spec, folder, streams)
     finished: list[Release] = []
 
     def run(scratch: Path | None) -> None:
-        progress("reading the survey")
-        survey = _read(spec.survey, scratch, engine)
-        found, verdict = _release(spec, privacy, budget, survey, folder, streams, progress)
+        paid: list[Charge] = []
+        with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
+            progress("reading the survey")
+            survey = _read(spec.survey, scratch, engine)
+            found, verdict = _release(spec, privacy, survey, folder, streams, paid, progress)
         finished.append(found)
         judged(verdict)
 
@@ -103,10 +105,10 @@ def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
 def _release(
     spec: Spec,
     privacy: PrivacySpec,
-    budget: str,
     survey: Survey,
     folder: Path,
     streams: Streams,
+    paid: list[Charge],
     progress: Progress,
 ) -> tuple[Release, ReleaseVerdict]:
     direct = _rehearse(survey, spec, privacy)
@@ -120,11 +122,12 @@ def _release(
     else:
         make = _censored_surveys if privacy.censored else _pseudo_posterior_surveys
 
-    def pay(guarantee: Guarantee) -> Charge:
+    def charged(guarantee: Guarantee) -> Charge | NotCharged:
         progress("charging the ledger")
-        return _charge(privacy, budget, folder, guarantee)
+        paid.extend([pay(privacy, folder, survey, guarantee)] if streams.fresh else [])
+        return paid[0] if paid else NotCharged()
 
-    made = make(survey, spec, privacy, streams, pay, progress)
+    made = make(survey, spec, privacy, streams, charged, progress)
     finished = Release(
         made.paid,
         made.guarantee,
@@ -134,7 +137,6 @@ def _release(
         rounded(made.tables, TABLE_DIGITS),
         made.synthetic.surveys,
         made.notes,
-        seeded=not streams.fresh,
     )
     review = _review(finished, made, direct, examined)
     progress("writing")
@@ -144,11 +146,9 @@ def _release(
 
 def _review(finished: Release, made: _Made, direct: pl.DataFrame, examined: Examined) -> Review:
     """What the confidential data say of the finished release."""
-    privacy = finished.spec.privacy
-    assert privacy is not None
     compared = beside(finished.tables, direct)
     complaints = made.calibration.fit.verdict.complaints if made.calibration else []
-    state = next((state for state in show(privacy.ledger) if state.name == privacy.budget), None)
+    state = budget_after(finished.charge) if isinstance(finished.charge, Charge) else None
     return Review(compared, examined, judge_release(compared, examined.findings, complaints, state))
 
 
@@ -158,7 +158,7 @@ class _Made:
     """What a mechanism made, after it was paid for."""
 
     guarantee: Guarantee
-    paid: Charge
+    paid: Charge | NotCharged
     synthetic: Synthetic
     tables: pl.DataFrame
     notes: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class _Made:
     censored: CensoredFit | None = None
 
 
-Pay = Callable[[Guarantee], Charge]
+Pay = Callable[[Guarantee], Charge | NotCharged]
 
 
 def _noisy_tables(
@@ -253,7 +253,7 @@ def _roles(survey: Survey, spec: SurveySpec) -> dict[str, Any]:
     return {"confidential": survey.confidential, "public": survey.published, "universe": spec.where}
 
 
-def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
+def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
     """Stop before the long work if the release could not be written or paid for."""
     privacy = spec.privacy
     if privacy is None:
@@ -263,32 +263,12 @@ def _ready(spec: Spec, folder: Path) -> tuple[PrivacySpec, str]:
         raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
     refuse_private_filter(spec.survey)
     _refuse_folder(folder)
+    if privacy.censored and streams.fresh:
+        raise withdrawn(privacy.mechanism)
     refuse(find_public(spec))
-    if privacy.budget is None:
-        remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
-        raise SurveyError("spec", "privacy.budget", "is not declared", remedy)
-    left = {state.name: state.left for state in show(privacy.ledger)}.get(privacy.budget)
-    if left is None:
-        remedy = "open it once with `svysynth ledger open SPEC --total EPSILON`, or correct privacy.budget"
-        raise SurveyError("spec", f"budget '{privacy.budget}'", f"is not in '{privacy.ledger.name}'", remedy)
-    if left < millionths(privacy.epsilon):
-        remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
-        raise SurveyError("spec", f"budget '{privacy.budget}'", "has less left than privacy.epsilon", remedy)
-    return privacy, privacy.budget
-
-
-def _withdrawn(privacy: PrivacySpec) -> SurveyError:
-    """Clipped densities promise too much: only a seeded run, which cannot go out, still makes them, for the audits."""
-    problem = (
-        f"'global' is withdrawn for the mechanism '{privacy.mechanism}': its proof is about exact draws, and a Markov "
-        "chain can stay on one side of a posterior. With outcomes in two clusters two neighbouring files were told "
-        "apart with certainty (ε ≥ 3.25 where 2 was claimed) while every diagnostic passed"
-    )
-    remedy = (
-        "use mechanism = 'laplace', which is differentially private, or guarantee = 'asymptotic', which is not; "
-        "docs/privacy.md has the attack"
-    )
-    return SurveyError("spec", "privacy.guarantee", problem, remedy)
+    if streams.fresh:
+        check_budget(privacy, folder)
+    return privacy
 
 
 def _refuse_folder(folder: Path) -> None:
@@ -319,28 +299,24 @@ def _rehearse(survey: Survey, spec: Spec, privacy: PrivacySpec) -> pl.DataFrame:
     return direct
 
 
-def _charge(privacy: PrivacySpec, budget: str, folder: Path, guarantee: Guarantee) -> Charge:
-    purpose = folder.name if is_plain(folder.name) and folder.name.strip() else "release"
-    return charge(privacy.ledger, budget, privacy.epsilon, purpose[:200].strip(), guarantee.kind)
-
-
 def make_model(privacy: PrivacySpec, model: ModelSpec, weight_public: bool = False) -> Model:
     """The model that a spec asks for."""
     return FBS(weight_public=weight_public) if privacy.mechanism == "fbs" else FBP(smoothing=model.smoothing)
 
 
 def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame, review: Review) -> None:
-    """Build both folders beside the target, then give them its name in one step."""
+    """Build both folders beside the target, bind them to their charge, then give them their name in one step."""
 
     def build(building: Path) -> None:
-        public, internal, anchor = (building / name for name in ("public", "internal", "anchor.json"))
+        public, internal, anchor = (building / name for name in ("public", "internal", ANCHOR))
         public.mkdir()
         internal.mkdir(mode=0o700)
-        publish(finished, public)
+        manifest = publish(finished, public)
         write_internal(internal, finished, survey, made.synthetic, direct, review, made.calibration, made.censored)
-        anchor.write_text(finished.charge.anchor.to_json(), encoding="utf-8")
-        anchor.chmod(0o644)
         _settle(building)
+        if isinstance(finished.charge, Charge):
+            write_durably(anchor, record_release(finished.charge, checksum(manifest)).to_json())
+            anchor.chmod(0o644)
         building.chmod(0o755)
         building.rename(folder)
 

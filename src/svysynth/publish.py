@@ -22,34 +22,40 @@ from svysynth.report.public import public_page
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 
 
-def publish(release: Release, folder: Path) -> None:
-    """Fill an empty folder with the public files of a release."""
+def publish(release: Release, folder: Path) -> Path:
+    """Fill an empty folder with the public files of a release; the path of its manifest."""
     if not isinstance(release, Release):
         raise TypeError("only a Release can be published")
-    write_frame(release.tables, folder / "tables.csv")
-    write_workbook(release.tables, folder / "tables.xlsx", _notes(release))
+
+    def place(name: str) -> Path:
+        return folder / release.file_name(name)
+
+    write_frame(release.tables, place("tables.csv"))
+    write_workbook(release.tables, place("tables.xlsx"), _notes(release))
     for number, survey in enumerate(release.microdata, start=1):
         for ending in release.endings:
             parts = (microdata(survey, part.start, part.stop) for part in frame_ranges(len(survey)))
-            write_parts(parts, folder / f"microdata-{number}.{ending}")
-    (folder / "report.html").write_text(public_page(release), encoding="utf-8")
+            write_parts(parts, place(f"microdata-{number}.{ending}"))
+    place("report.html").write_text(public_page(release), encoding="utf-8")
     manifest = make_manifest(release, checksums(folder))
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    (folder / SUMS).write_text(sums_text(checksums(folder)), encoding="utf-8")
+    place(MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    place(SUMS).write_text(sums_text(checksums(folder)), encoding="utf-8")
     day = datetime.combine(release.created, time(), UTC).timestamp()
     for path in folder.iterdir():
         path.chmod(0o644)
         os.utime(path, (day, day))
     folder.chmod(0o755)
     os.utime(folder, (day, day))
+    return place(MANIFEST)
 
 
 def checksums(folder: Path) -> dict[str, str]:
     """SHA-256 of every file, by name."""
-    return {path.name: _checksum(path) for path in sorted(folder.iterdir())}
+    return {path.name: checksum(path) for path in sorted(folder.iterdir())}
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -14,9 +14,11 @@ from functools import cached_property
 
 import polars as pl
 
+from svysynth.accounting import millionths
+from svysynth.anchor import Anchor
 from svysynth.design import Design
 from svysynth.guarantee import Guarantee
-from svysynth.ledger import Charge, millionths
+from svysynth.ledger import Charge
 from svysynth.outline import outlined
 from svysynth.spec import Spec, TableSpec
 from svysynth.survey import Survey
@@ -30,6 +32,13 @@ PREVIEW = 1_000_000
 MOST_RECORDS_AS_TEXT = 1_000_000
 COUNTS = ("id", "n")
 """Columns that are whole numbers already."""
+STAMP = "NOT-FOR-RELEASE-"
+"""What the names of public files begin with where the run had a seed."""
+
+
+@dataclass(frozen=True)
+class NotCharged:
+    """Stands in for the charge of a run with a seed: nothing was paid, and nothing of it may be published."""
 
 
 @outlined
@@ -37,7 +46,7 @@ COUNTS = ("id", "n")
 class Release:
     """Tables, the synthetic files they were made from, and what is promised about both."""
 
-    charge: Charge
+    charge: Charge | NotCharged
     guarantee: Guarantee
     spec: Spec
     levels: Mapping[str, Sequence[str]]
@@ -47,17 +56,32 @@ class Release:
     microdata: tuple[Survey, ...] = ()
     """The synthetic surveys, on the grid of what is published."""
     notes: tuple[str, ...] = ()
-    seeded: bool = False
     created: date = field(default_factory=date.today)
 
     def __post_init__(self) -> None:
-        promised = self.guarantee.epsilon_blanked
-        if not isinstance(self.charge, Charge) or promised is None or self.guarantee.kind == "none":
+        promised = self.guarantee.charged
+        if not isinstance(self.charge, Charge | NotCharged) or promised is None or self.guarantee.kind == "none":
             raise TypeError("a release needs a guarantee and the charge that paid for it")
-        if self.charge.millionths < millionths(promised):
+        if isinstance(self.charge, Charge) and self.charge.accounting != self.guarantee.accounting:
+            raise ValueError("the charge is of another kind than the promise")
+        if isinstance(self.charge, Charge) and self.charge.millionths < millionths(promised):
             raise ValueError("the charge does not cover what is promised")
         if len(self.microdata) != self.guarantee.datasets:
             raise ValueError("the guarantee is for another number of synthetic files")
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the run had a seed, which undoes the protection."""
+        return isinstance(self.charge, NotCharged)
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The ledger's entry that paid for the release."""
+        return self.charge.anchor if isinstance(self.charge, Charge) else None
+
+    def file_name(self, name: str) -> str:
+        """What a public file is called: a run with a seed has its stamp in every name."""
+        return f"{STAMP}{name}" if self.seeded else name
 
     @property
     def title(self) -> str:

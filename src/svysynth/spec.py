@@ -9,13 +9,14 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from svysynth.errors import SurveyError, did_you_mean, is_plain, require_type, shown
+from svysynth.accounting import Accounting
+from svysynth.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.formula import parse_formula
+from svysynth.sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 
 Statistic = Literal["count", "mean", "total", "proportion"]
 Transform = Literal["log", "identity"]
@@ -29,7 +30,6 @@ VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 LARGEST_SPEC_BYTES = 1_000_000
 MOST_BY_COLUMNS = 8
 MOST_TABLES = 1000
-MOST_PROBLEMS = 10
 MOST_KEY_PARTS = 100
 DRAWS_APART = 10
 """Released draws are at least so many transitions apart."""
@@ -45,48 +45,11 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
     "laplace-paper": ("none",),
 }
 """What each mechanism can promise."""
-TO_BE_CHOSEN = {
-    "privacy.guarantee": "'asymptotic' is the paper's for fbs and fbp and is not differential privacy; 'global' holds "
-    "for every data set, and is that of laplace",
-}
-"""Settings without a default, because somebody has to answer for them, and what there is to choose from."""
 MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
 """The columns that a synthetic file has besides its outcome, public columns and strata."""
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Positive = Annotated[float, Field(gt=0, lt=1e60, allow_inf_nan=False)]
-Magnitude = Annotated[float, Field(gt=-1e60, lt=1e60, allow_inf_nan=False)]
-Range = Annotated[tuple[Magnitude, Magnitude], Field(strict=False)]
 
-
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
-    ModelMetaclass = type(BaseModel)
-
-
-def _listed(names: Any) -> Any:
-    """One name alone stands for a list of one."""
-    return (names,) if isinstance(names, str) else names
-
-
-class _Sections(ModelMetaclass):
-    """What is wrong with a section that is made in Python is told as it is for one that is read from a file."""
-
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        try:
-            return super().__call__(*arguments, **settings)
-        except ValidationError as error:
-            raise _explained(error, self.__name__) from None
-
-
-class _Section(BaseModel, metaclass=_Sections):
-    """A table of the spec: frozen, strictly typed, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-
-class SurveySpec(_Section):
+class SurveySpec(Section):
     """`[survey]`: where the data are and what role each column plays."""
 
     data: Annotated[Path, Field(strict=False)]
@@ -97,37 +60,37 @@ class SurveySpec(_Section):
     strata: Name | None = None
     cluster: Name | None = None
     fpc: Name | None = None
-    public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(_listed)]
+    public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
     population_total: Positive | None = None
     where: Name | None = None
-    universe: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(_listed)] = ()
-    missing: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(_listed)] = ()
-    labels: dict[Name, dict[Name, Name]] = {}
+    universe: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
+    missing: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
+    labels: dict[Name, dict[Name, Name]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _roles_do_not_clash(self) -> Self:
-        _no_repeats(self.public, "public")
+    def _roles_do_notclash(self) -> Self:
+        no_repeats(self.public, "public")
         for column in self.public:
             if column in TIDY_COLUMNS:
-                raise _clash(f"'public' names '{column}', which is a column of every table: rename it in the data")
+                raise clash(f"'public' names '{column}', which is a column of every table: rename it in the data")
         confidential = [self.outcome, self.weight, *([self.fpc] if self.fpc else [])]
-        _no_repeats(confidential, "outcome, weight and fpc")
+        no_repeats(confidential, "outcome, weight and fpc")
         for role in ("public", "strata", "cluster", "universe"):
             columns = getattr(self, role)
             if set(confidential) & set([columns] if isinstance(columns, str) else columns or ()):
-                raise _clash(f"'{role}' names a column that is also the outcome, the weight or the fpc")
+                raise clash(f"'{role}' names a column that is also the outcome, the weight or the fpc")
         if self.cluster and self.cluster == self.strata:
-            raise _clash("'cluster' and 'strata' name the same column")
+            raise clash("'cluster' and 'strata' name the same column")
         for column, labels in self.labels.items():
             if column not in self.public:
-                raise _clash(f"'labels.{column}' is not one of the public columns")
-            _no_repeats(labels.values(), f"labels.{column}")
+                raise clash(f"'labels.{column}' is not one of the public columns")
+            no_repeats(labels.values(), f"labels.{column}")
             if set(labels) & set(self.missing):
-                raise _clash(f"'labels.{column}' has a label for a code that 'missing' lists")
+                raise clash(f"'labels.{column}' has a label for a code that 'missing' lists")
         return self
 
 
-class BoundsSpec(_Section):
+class BoundsSpec(Section):
     """`[privacy.bounds]`: public ranges of outcome and weight; a record outside counts as if at the nearer end."""
 
     outcome: Range
@@ -137,13 +100,13 @@ class BoundsSpec(_Section):
     def _ranges_ascend(self) -> Self:
         for name, (low, high) in (("outcome", self.outcome), ("weight", self.weight)):
             if low >= high:
-                raise _clash(f"'privacy.bounds.{name}' must be in ascending order")
+                raise clash(f"'privacy.bounds.{name}' must be in ascending order")
         if self.weight[0] < 0:
-            raise _clash("'privacy.bounds.weight' must not be negative")
+            raise clash("'privacy.bounds.weight' must not be negative")
         return self
 
 
-class PrivacySpec(_Section):
+class PrivacySpec(Section):
     """`[privacy]`: the mechanism and its budget."""
 
     mechanism: Mechanism = "fbs"
@@ -162,15 +125,15 @@ class PrivacySpec(_Section):
         can = PROMISES[self.mechanism]
         if self.guarantee not in can:
             choices = " or ".join(f"'{promise}'" for promise in can)
-            raise _clash(f"'privacy.guarantee' must be {choices} for the mechanism '{self.mechanism}'")
+            raise clash(f"'privacy.guarantee' must be {choices} for the mechanism '{self.mechanism}'")
         return self
 
     @model_validator(mode="after")
     def _noise_has_bounds(self) -> Self:
         if self.mechanism == "laplace" and self.bounds is None:
-            raise _clash("'privacy.bounds' is required for the mechanism 'laplace'")
+            raise clash("'privacy.bounds' is required for the mechanism 'laplace'")
         if self.censored and self.bounds is None:
-            raise _clash("'privacy.bounds' is required for the guarantee 'global'")
+            raise clash("'privacy.bounds' is required for the guarantee 'global'")
         return self
 
     @property
@@ -178,15 +141,25 @@ class PrivacySpec(_Section):
         """Whether synthetic data are to be private at every sample size."""
         return self.mechanism in ("fbs", "fbp") and self.guarantee == "global"
 
+    @property
+    def accounting(self) -> Accounting:
+        """The kind of ε that a release is charged in."""
+        return "differential privacy" if self.guarantee == "global" else "asymptotic"
+
+    @property
+    def charged(self) -> float:
+        """What a release is charged: ε for an answer changed, or the paper's figure."""
+        return 2 * self.epsilon if self.censored else self.epsilon
+
     @model_validator(mode="after")
     def _draws_can_be_far_apart(self) -> Self:
         if self.mechanism in ("fbs", "fbp") and DRAWS_APART * self.datasets > self.draws:
             need = f"{DRAWS_APART} times as many draws, so that those released are independent"
-            raise _clash(f"'privacy.datasets' needs {need}: use fewer datasets or more privacy.draws")
+            raise clash(f"'privacy.datasets' needs {need}: use fewer datasets or more privacy.draws")
         return self
 
 
-class AboutSpec(_Section):
+class AboutSpec(Section):
     """`[about]`: what readers of a release are told of it."""
 
     title: Name | None = None
@@ -197,18 +170,18 @@ class AboutSpec(_Section):
     def _can_be_printed(self) -> Self:
         for name in ("title", "producer", "purpose"):
             if not is_plain(getattr(self, name) or ""):
-                raise _clash(f"'about.{name}' has control characters")
+                raise clash(f"'about.{name}' has control characters")
         return self
 
 
-class ModelSpec(_Section):
+class ModelSpec(Section):
     """`[model]`: the synthesizer's choices."""
 
     formula: Name | None = None
     smoothing: Smoothing = "full"
 
 
-class StandInSpec(_Section):
+class StandInSpec(Section):
     """`[standin]`: public constants from which `frontier --standin` simulates outcome and weights."""
 
     mean: Magnitude
@@ -217,7 +190,7 @@ class StandInSpec(_Section):
     correlation: Annotated[float, Field(gt=-1, lt=1)] = 0.0
 
 
-class EstimationSpec(_Section):
+class EstimationSpec(Section):
     """`[estimation]`: how standard errors and intervals are made."""
 
     variance: VarianceMethod = "taylor"
@@ -231,16 +204,16 @@ class EstimationSpec(_Section):
     @model_validator(mode="after")
     def _thresholds_ascend(self) -> Self:
         if self.cv_thresholds[0] > self.cv_thresholds[1]:
-            raise _clash("'cv_thresholds' must be in ascending order")
+            raise clash("'cv_thresholds' must be in ascending order")
         return self
 
 
-class TableSpec(_Section):
+class TableSpec(Section):
     """`[[tables]]`: one table; all margins and the total come with it."""
 
     name: Name | None = None
-    by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False), BeforeValidator(_listed)]
-    statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False), BeforeValidator(_listed)] = (
+    by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False), BeforeValidator(listed)]
+    statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False), BeforeValidator(listed)] = (
         "count",
         "mean",
     )
@@ -248,9 +221,9 @@ class TableSpec(_Section):
     @model_validator(mode="after")
     def _can_be_a_heading(self) -> Self:
         if not is_plain(self.title):
-            raise _clash("a table's name has control characters")
-        _no_repeats(self.by, "by")
-        _no_repeats(self.statistics, "statistics")
+            raise clash("a table's name has control characters")
+        no_repeats(self.by, "by")
+        no_repeats(self.statistics, "statistics")
         return self
 
     @property
@@ -259,7 +232,7 @@ class TableSpec(_Section):
         return self.name or " by ".join(self.by) or "total"
 
 
-class Spec(_Section):
+class Spec(Section):
     """The whole page."""
 
     survey: SurveySpec
@@ -273,16 +246,16 @@ class Spec(_Section):
     @model_validator(mode="after")
     def _the_interval_has_a_place(self) -> Self:
         if self.privacy is not None and self.privacy.censored and self.standin is None:
-            raise _clash("'standin' is required for the guarantee 'global': its public constants place the interval")
+            raise clash("'standin' is required for the guarantee 'global': its public constants place the interval")
         return self
 
     @model_validator(mode="after")
-    def _synthetic_columns_do_not_clash(self) -> Self:
+    def _synthetic_columns_do_notclash(self) -> Self:
         survey = self.survey
         if self.privacy is not None and self.privacy.mechanism in ("fbs", "fbp"):
             for column in (survey.outcome, *survey.public, survey.strata):
                 if column in MICRODATA_COLUMNS:
-                    raise _clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")
+                    raise clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")
         return self
 
     @model_validator(mode="after")
@@ -291,7 +264,7 @@ class Spec(_Section):
             try:
                 parse_formula(self.model.formula, self.survey.public)
             except SurveyError as error:
-                raise _clash(f"'model.formula' {error.problem}: {error.remedy}") from None
+                raise clash(f"'model.formula' {error.problem}: {error.remedy}") from None
         return self
 
     @model_validator(mode="after")
@@ -300,8 +273,8 @@ class Spec(_Section):
             for column in table.by:
                 if column not in self.survey.public:
                     hint = did_you_mean(column, self.survey.public)
-                    raise _clash(f"table {position}: 'by' names '{column}', which is not in survey.public{hint}")
-        _no_repeats([table.title for table in self.tables], "tables (give each a 'name')")
+                    raise clash(f"table {position}: 'by' names '{column}', which is not in survey.public{hint}")
+        no_repeats([table.title for table in self.tables], "tables (give each a 'name')")
         return self
 
     @property
@@ -341,7 +314,7 @@ def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
     try:
         return Spec.model_validate(content)
     except ValidationError as error:
-        raise _explained(error, place) from None
+        raise explained(error, place, Spec) from None
 
 
 def _read_text(path: Path) -> str:
@@ -358,58 +331,3 @@ def _read_text(path: Path) -> str:
         raise SurveyError("spec", path.name, "is not UTF-8 text", remedy) from None
     except (OSError, ValueError):
         raise SurveyError("spec", path.name or str(path), "cannot be read", remedy) from None
-
-
-def _explained(error: ValidationError, place: str) -> SurveyError:
-    """Every problem of a spec in one error."""
-    details = error.errors(include_url=False, include_input=False)
-    problems = [_explain(detail) for detail in details[:MOST_PROBLEMS]]
-    if details[MOST_PROBLEMS:]:
-        problems.append(f"and {len(details) - MOST_PROBLEMS:,} more")
-    remedy = "correct the settings named here; docs/spec.md lists them all"
-    return SurveyError("spec", place, "; ".join(problems), remedy)
-
-
-def _explain(detail: ErrorDetails) -> str:
-    """One pydantic problem in the spec's own words, without the offending value."""
-    location = [part + 1 if isinstance(part, int) else part for part in detail["loc"]]
-    setting = shown(".".join(str(part) for part in location)) or "spec"
-    kind, context = detail["type"], detail.get("ctx", {})
-    match kind:
-        case "missing":
-            why = TO_BE_CHOSEN.get(setting)
-            return f"'{setting}' is required" + (f": {why}" if why else "")
-        case "extra_forbidden":
-            return f"'{setting}' is not a known setting{_known_setting_hint(location)}"
-        case "literal_error":
-            return f"'{setting}' must be one of {context['expected'].replace(' or ', ', ')}"
-        case "clash":
-            return detail["msg"]
-        case _:
-            return f"'{setting}' {detail['msg'].replace('Input should', 'should')}"
-
-
-def _known_setting_hint(location: list[Any]) -> str:
-    sections: dict[str, type[_Section]] = {
-        "survey": SurveySpec,
-        "privacy": PrivacySpec,
-        "about": AboutSpec,
-        "model": ModelSpec,
-        "estimation": EstimationSpec,
-        "standin": StandInSpec,
-        "tables": TableSpec,
-    }
-    section = sections.get(str(location[0]), Spec) if len(location) > 1 else Spec
-    if location[:2] == ["privacy", "bounds"]:
-        section = BoundsSpec
-    return did_you_mean(str(location[-1]), section.model_fields)
-
-
-def _clash(message: str) -> PydanticCustomError:
-    return PydanticCustomError("clash", "{text}", {"text": message})
-
-
-def _no_repeats(names: Any, setting: str) -> None:
-    names = list(names)
-    if len(set(names)) != len(names):
-        raise _clash(f"'{setting}': a name stands there twice")

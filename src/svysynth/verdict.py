@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from svysynth.accounting import epsilon_text
+from svysynth.budgets import BudgetState
 from svysynth.columns import ALL
 from svysynth.groups import Floats
-from svysynth.ledger import BudgetState, epsilon_text
 from svysynth.outline import outlined
 from svysynth.suitability import FAR_OFF, WORTH, Finding
 from svysynth.utility import has_error, interval_overlap, rmse_ratio, standard_distance

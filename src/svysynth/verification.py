@@ -1,8 +1,9 @@
 """Verification of a release that is going out: checksums, manifest, tables from microdata, and the ledger's entry.
 
-Whoever has the public folder can check everything but the ledger, which stays in the house. Whoever changes files and
-signs them again is caught where the files contradict one another: the tables, both formats of the microdata, and the
-parts of the manifest. Workbook and report repeat the tables for people and are covered by their checksums alone.
+With the ledger at hand a folder passes if its manifest is the one that was bound to its charge when it was written:
+one changed byte in any public file, signed again or not, is refused. Whoever has the public folder alone can check that
+its files agree with one another, and not that it is the one that was paid for; `Verified.ledger` says which was done.
+A whole release, with its internal folder, is refused where its ledger cannot be found.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ import numpy as np
 import polars as pl
 from pydantic import ValidationError
 
+from svysynth.accounting import millionths
 from svysynth.anchor import Anchor
+from svysynth.budgets import releases_of
 from svysynth.combine import combine, make_synthetic
 from svysynth.engine import LOCAL, frame_ranges
+from svysynth.entries import Entry
 from svysynth.errors import SurveyError, require_type
 from svysynth.files import open_data, read_columns
 from svysynth.formats.base import READER_ERRORS, DataFile
@@ -29,10 +33,11 @@ from svysynth.formats.parquet import count_rows, read_rows
 from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large
-from svysynth.ledger import entries, millionths, verify
+from svysynth.ledger import verify
 from svysynth.manifest import Manifest, Rounding
-from svysynth.publish import MANIFEST, SUMS, checksums, sums_text
-from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded, survey_of_microdata
+from svysynth.payment import ANCHOR
+from svysynth.publish import MANIFEST, SUMS, checksum, checksums, sums_text
+from svysynth.releases import MICRODATA_DIGITS, STAMP, TABLE_DIGITS, endings, rounded, survey_of_microdata
 from svysynth.spec import Spec
 from svysynth.survey import Survey
 from svysynth.synthesis import SMOOTHED, UNSMOOTHED
@@ -63,17 +68,22 @@ def verify_release(folder: str | Path, ledger: str | Path | None = None) -> Veri
     folder, ledger = Path(folder), None if ledger is None else Path(ledger)
     public = _public_folder(folder)
     manifest = _check_files(public)
+    if manifest.ledger is None or manifest.warning is not None:
+        raise _seeded()
     _check_promise(manifest)
     checked = [f"checksums of {len(manifest.files) + 1} files", "manifest against its schema"]
     if manifest.privacy.datasets:
         rows = _check_tables(public, manifest)
         checked.append(f"{rows:,} rows of tables, made again from {manifest.privacy.datasets} synthetic files")
-    anchor = Anchor(**vars(manifest.ledger))
-    _check_anchor(folder, anchor)
     ledger = ledger or _ledger_of(folder)
     if ledger is not None:
-        _check_ledger(ledger, anchor, manifest.guarantee)
-        checked.append(f"entry {anchor.entry} of the ledger")
+        paid = Anchor(**vars(manifest.ledger))
+        release = _check_ledger(ledger, paid, manifest.guarantee, checksum(public / MANIFEST))
+        _check_anchor(folder, Anchor(paid.ledger, release.number, release.hash))
+        checked.append(f"charged as entry {paid.entry} of the ledger, bound to this manifest by entry {release.number}")
+    elif public != folder:
+        remedy = "give it with --ledger, or verify the public folder alone"
+        raise SurveyError("file", "the release", "cannot be checked: its ledger is not where it was", remedy)
     return Verified(manifest, tuple(checked), ledger is not None)
 
 
@@ -81,6 +91,8 @@ def _public_folder(folder: Path) -> Path:
     """The folder itself where it has a manifest, else the one called public in it."""
     for public in (folder, folder / "public"):
         with contextlib.suppress(OSError):
+            if (public / f"{STAMP}{MANIFEST}").is_file():
+                raise _seeded()
             if (public / MANIFEST).is_file():
                 return public
     raise SurveyError("file", f"folder '{folder.name}'", "is not a release", "name the folder of a release")
@@ -101,6 +113,10 @@ def _check_files(public: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError:
+        if text.startswith('{\n  "format": 1,\n'):
+            problem = "has a manifest of format 1, of an earlier version of svysynth"
+            remedy = "verify it with that version; `svysynth ledger verify` checks its charge"
+            raise SurveyError("file", "the release", problem, remedy) from None
         raise _wrong("has a manifest that does not follow its schema") from None
     found.pop(MANIFEST)
     if manifest.files != found or manifest.to_json() != text:
@@ -244,29 +260,40 @@ def _same(published: pl.Series, again: pl.Series) -> bool:
     return bool(np.allclose(left, right, rtol=AGREEMENT, atol=0, equal_nan=True))
 
 
-def _check_anchor(folder: Path, anchor: Anchor) -> None:
-    """The anchor beside a public folder names the entry that its manifest names."""
-    path = folder / "anchor.json"
-    if path.is_file() and Anchor.from_json(path.read_bytes().decode(errors="replace")) != anchor:
+def _check_ledger(ledger: Path, paid: Anchor, guarantee: Guarantee, manifest: str) -> Entry:
+    """The ledger has the charge that a manifest names, for what it promises, and this manifest is bound to it."""
+    chain = verify(ledger, [paid])
+    charged = chain[paid.entry - 1]
+    due = guarantee.charged
+    if charged.kind != "charge" or charged.accounting != guarantee.accounting:
+        raise _wrong("was charged for a guarantee of another kind")
+    if due is None or charged.millionths != millionths(due):
+        raise _wrong("was not charged what it promises")
+    release = releases_of(chain).get(paid.entry)
+    if release is None:
+        raise _wrong("names a charge that no release was written for")
+    if release.detail != manifest:
+        raise _wrong("is not the one that was charged for: its files were changed after they were written")
+    return release
+
+
+def _check_anchor(folder: Path, release: Anchor) -> None:
+    """The anchor beside a public folder is its own."""
+    path = folder / ANCHOR
+    if path.is_file() and Anchor.from_json(path.read_bytes().decode(errors="replace")) != release:
         raise _wrong("has the anchor of another release beside it")
 
 
-def _check_ledger(ledger: Path, anchor: Anchor, guarantee: Guarantee) -> None:
-    verify(ledger, [anchor])
-    entry = next(entry for entry in entries(ledger) if entry.number == anchor.entry)
-    promised = guarantee.epsilon_blanked
-    if entry.kind != "charge" or promised is None or entry.millionths != millionths(promised):
-        raise _wrong("was not charged what it promises")
-    if entry.guarantee != guarantee.kind:
-        raise _wrong("was charged for a guarantee of another kind")
-
-
 def _ledger_of(folder: Path) -> Path | None:
-    """Where the house that made the release keeps its ledger, if this is that house."""
+    """Where the ledger is, if this is the machine that made the release."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         path = Path(json.loads((folder / "internal" / "run.json").read_text(encoding="utf-8"))["ledger"])
         return path if path.is_file() else None
     return None
+
+
+def _seeded() -> SurveyError:
+    return _wrong("was made with a seed, which undoes the protection: it is not for release")
 
 
 def _wrong(problem: str) -> SurveyError:

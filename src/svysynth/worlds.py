@@ -1,9 +1,10 @@
 """Two worlds: small generated surveys that differ in one respondent's answers, and what releases of them show.
 
 Everything is made from public constants: the spec's mechanism, bounds and `[standin]` are kept, its data are never
-read, and what is charged is charged to a ledger that is thrown away. The respondent is one whose answers do the most
-harm. For the censored mechanism these are the two answers between which the respondent's clipped term varies most over
-the posterior of all others; for additive noise the corners of the bounds, which move every sum by its sensitivity.
+read. The releases have seeds: they are charged to no budget and cannot go out. The respondent is one whose answers do
+the most harm. For the censored mechanism these are the two answers between which the respondent's clipped term varies
+most over the posterior of all others; for additive noise the corners of the bounds, which move every sum by its
+sensitivity.
 
 The white-box attack sees what the mechanism drew: the posterior draws, or the noisy sums. Its statistic is the
 logarithm of the two worlds' densities' ratio, up to a constant, than which there is none better. The black-box attack
@@ -35,11 +36,11 @@ from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.groups import Floats, Integers
 from svysynth.interval import Interval, place_interval
-from svysynth.ledger import open_budget
 from svysynth.models.base import Model, Records
 from svysynth.noise import Noise, OpenDPNoise, Use
 from svysynth.outline import outlined
 from svysynth.pipeline import make_model, release
+from svysynth.releases import STAMP
 from svysynth.spec import DRAWS_APART, BoundsSpec, ModelSpec, PrivacySpec, Spec, StandInSpec, SurveySpec, TableSpec
 from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_frame
@@ -53,9 +54,6 @@ LOOKED_AT = 500
 """Draws over which terms are compared."""
 NOISY = 50_000
 """How often the noise of additive tables is drawn: it costs next to nothing."""
-TOTAL = 10**9
-"""Of the budget that is thrown away."""
-BUDGET = "audit"
 
 Progress = Callable[[str], None]
 
@@ -129,7 +127,6 @@ def make_worlds(spec: Spec, epsilon: float, files: int, records: int | None, str
                 "epsilon": epsilon * files,
                 "datasets": files,
                 "draws": max(privacy.draws, DRAWS_APART * files),
-                "budget": BUDGET,
             }
         ),
         model=ModelSpec(formula="1", smoothing=spec.model.smoothing),
@@ -290,10 +287,8 @@ def black_box(worlds: Worlds, runs: int, folder: Path, streams: Streams, progres
 def _placed(worlds: Worlds, world: int, folder: Path) -> Spec:
     folder.mkdir(parents=True)
     write_frame(worlds.frames[world], folder / "data.csv")
-    open_budget(folder / "ledger.sqlite", BUDGET, TOTAL)
     survey = worlds.spec.survey.model_copy(update={"data": folder / "data.csv"})
-    privacy = worlds.privacy.model_copy(update={"ledger": folder / "ledger.sqlite"})
-    return worlds.spec.model_copy(update={"survey": survey, "privacy": privacy})
+    return worlds.spec.model_copy(update={"survey": survey})
 
 
 FILE_STATISTICS = (
@@ -306,7 +301,7 @@ TABLE_STATISTICS = tuple(
 
 
 def _of_files(public: Path) -> Floats:
-    return np.stack([_of_file(pl.read_csv(path)) for path in sorted(public.glob("microdata-*.csv"))])
+    return np.stack([_of_file(pl.read_csv(path)) for path in sorted(public.glob(f"{STAMP}microdata-*.csv"))])
 
 
 def _of_file(frame: pl.DataFrame) -> Floats:
@@ -319,7 +314,7 @@ def _of_file(frame: pl.DataFrame) -> Floats:
 
 
 def _of_tables(public: Path) -> Floats:
-    tables = pl.read_csv(public / "tables.csv").sort("statistic")
+    tables = pl.read_csv(public / f"{STAMP}tables.csv").sort("statistic")
     return tables.select("estimate", "se").fill_null(0.0).to_numpy().reshape(1, -1)
 
 

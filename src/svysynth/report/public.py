@@ -85,11 +85,12 @@ def public_page(release: Release) -> str:
         formula=spec.model.formula or " + ".join(spec.survey.public),
         exact=estimation.variance == "taylor",
         variance=estimation.variance,
-        snippets=snippets(release) if "csv" in release.endings and release.microdata else {},
+        snippets=snippets(release) if "csv" in release.endings and release.microdata and not release.seeded else {},
         notes=_notes(release),
         created=release.created.isoformat(),
         version=__version__,
-        anchor=release.charge.anchor,
+        anchor=release.anchor,
+        stamp=release.file_name(""),
         counted=_counted,
         listed=_listed,
     )
@@ -139,13 +140,14 @@ def _files(release: Release) -> list[tuple[str, str, str]]:
     for number in range(1, len(release.microdata) + 1):
         *twins, first = (f"microdata-{number}.{ending}" for ending in release.endings)
         files.append((first, f"Synthetic file {number}", "".join(twins)))
-    return [
+    found = [
         ("tables.xlsx", "All tables as a workbook, for reading", ""),
         ("tables.csv", "All tables in one long layout, with intervals and degrees of freedom, for programs", ""),
         *files,
         ("manifest.json", "Promise, settings, versions and checksums, for machines", ""),
         ("SHA256SUMS", "Checksums of all files", ""),
     ]
+    return [(release.file_name(name), purpose, twin and release.file_name(twin)) for name, purpose, twin in found]
 
 
 def _columns(release: Release) -> list[tuple[str, str]]:

@@ -1,0 +1,181 @@
+"""`svysynth release`, `svysynth verify` and `svysynth demo`: what goes out."""
+
+from __future__ import annotations
+
+import itertools
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import polars as pl
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from svysynth.cli_console import SpecPath, make_console
+from svysynth.cli_study import keep_compiled_programs
+from svysynth.cli_tables import show_design
+from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
+from svysynth.errors import SurveyError
+from svysynth.files import write_frame
+from svysynth.hidden import appearing
+from svysynth.large import refuse_other_machines
+from svysynth.ledger import open_budget
+from svysynth.report.terminal import INTERNAL, render_tables
+from svysynth.spec import Spec, load_spec
+from svysynth.streams import Streams
+from svysynth.studies.standin import doctorates
+
+if TYPE_CHECKING:  # it needs JAX, which takes a second to load
+    from svysynth.verdict import ReleaseVerdict
+
+DEMO_TOTAL = "1080"
+"""What the demo's budget allows: a hundred releases."""
+
+
+def release(
+    spec_path: SpecPath,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for public/ and internal/.")],
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="For tests: charges nothing, stamps all NOT FOR RELEASE.", show_default=False),
+    ] = None,
+    engine: Annotated[EngineName, typer.Option(help="Who goes through the records: see docs/large.md.")] = "local",
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A Dask cluster's; without it, this machine's.", show_default=False),
+    ] = None,
+) -> None:
+    """Synthetic microdata and tables under a stated ε.
+
+    Fits the model, weights down risky records until ε holds, charges the population's budget, draws the synthetic
+    surveys and makes the tables from them. DIR/public can go out; DIR/internal says how it went and must never leave
+    the house. With `mechanism = "laplace"` the release is tables with additive noise. docs/privacy.md says what each
+    guarantee means. Parquet too large for memory is read in parts; the result does not depend on how it is cut, nor on
+    the engine.
+
+    Example: `svysynth release doctorates.toml --out release`
+    """
+    spec = load_spec(spec_path)
+    if engine == "dask":
+        refuse_other_machines(spec)  # before a cluster is started
+    with chosen_engine(engine, scheduler) as workers:
+        _run_release(spec, out, seed, workers)
+
+
+def verify(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A release, or its public folder.", readable=False, show_default=False)
+    ],
+    ledger_path: Annotated[
+        Path | None, typer.Option("--ledger", metavar="FILE", help="The ledger it was charged to.", show_default=False)
+    ] = None,
+) -> None:
+    """Check a release that is going out.
+
+    Checksums and manifest, that the tables follow from the synthetic files by making them again, and that the ledger
+    has a charge for this very folder: files that were changed and signed again are an error. A public folder alone is
+    checked without the ledger, and the output says so; a whole release whose ledger cannot be found is an error.
+
+    Example: `svysynth verify release`
+    """
+    from svysynth.verification import verify_release
+
+    found = verify_release(folder, ledger_path)
+    console = make_console()
+    for line in found.checked:
+        console.print(Text(f"  ok  {line}"), soft_wrap=True)
+    if not found.ledger:
+        warning = "  --  not checked against the ledger: nothing shows that this folder is the one that was paid for"
+        console.print(Text(f"{warning}. Give the ledger with --ledger."), soft_wrap=True)
+    for sentence in found.manifest.statement:
+        console.print(Text(sentence), soft_wrap=True)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("svysynth-demo"),
+) -> None:
+    """Run the whole job on a generated survey.
+
+    Writes a stand-in for the Survey of Doctorate Recipients (10,355 generated records, no real person) and its spec to
+    a folder, opens a budget, releases, verifies the release and shows its tables.
+    """
+    console = make_console()
+    spec_path = write_example(out)
+    console.print(Text(f"Wrote {out / 'doctorates.csv'} and {spec_path}.", style="bold"), soft_wrap=True)
+    console.print(Text(f"\n$ svysynth check {spec_path}", style="bold"), soft_wrap=True)
+    spec = load_spec(spec_path)
+    show_design(spec)
+    open_demo_budget(spec)
+    folder = _next_folder(out)
+    console.print(Text(f"\n$ svysynth release {spec_path} --out {folder}", style="bold"), soft_wrap=True)
+    released = _run_release(spec, folder, seed=None)
+    console.print(Text(f"\n$ svysynth verify {folder}", style="bold"), soft_wrap=True)
+    verify(folder)
+    console.print(render_tables(released, spec.estimation))
+    for page in ("public/report.html", "public/tables.xlsx", "internal/report.html"):
+        console.print(Text(f"Open {folder / page}"), soft_wrap=True)
+
+
+def open_demo_budget(spec: Spec) -> None:
+    """Open the example's budget, unless its ledger is there already."""
+    assert spec.privacy is not None
+    if not spec.privacy.ledger.exists():
+        open_budget(spec.privacy.ledger, str(spec.privacy.budget), DEMO_TOTAL, spec.privacy.accounting)
+
+
+def _next_folder(folder: Path) -> Path:
+    """A release is never overwritten: the first name that is free."""
+    names = (folder / f"release-{number}" for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def write_example(folder: Path) -> Path:
+    """Write the stand-in and its spec to a folder; the spec's path."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise SurveyError("file", f"folder '{folder.name}'", "cannot be made", "choose another with --out") from None
+    write_frame(doctorates(), folder / "doctorates.csv")
+    spec = folder / "doctorates.toml"
+    with appearing(spec) as temporary:
+        temporary.write_bytes((resources.files("svysynth.studies") / "doctorates.toml").read_bytes())
+    return spec
+
+
+def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL) -> pl.DataFrame:
+    """Release, and return the public tables."""
+    keep_compiled_programs()
+    from svysynth.internal import warnings_of
+    from svysynth.manifest import NOT_FOR_RELEASE
+    from svysynth.pipeline import release as run
+
+    console = make_console()
+    streams = Streams.from_system() if seed is None else Streams.seeded(seed)
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+    ) as bar:
+        task = bar.add_task("starting")
+        verdicts: list[ReleaseVerdict] = []
+        done = run(spec, out, streams, lambda step: bar.update(task, description=step), engine, verdicts.append)
+    if done.seeded:
+        console.print(Text(NOT_FOR_RELEASE, style="bold red"))
+    for sentence in done.guarantee.sentences():
+        console.print(Text(sentence), soft_wrap=True)
+    console.print(
+        Text(f"Wrote {out / 'public'} and {out / 'internal'}. Only public/ may leave the house."), soft_wrap=True
+    )
+    for warning in warnings_of(done):
+        console.print(Text("Warning: ", style="bold yellow") + Text(warning), soft_wrap=True)
+    _show_verdict(console, verdicts[0])
+    return done.tables
+
+
+def _show_verdict(console: Console, verdict: ReleaseVerdict) -> None:
+    """What the confidential data say of the release: the last thing on the screen."""
+    console.print(Text(INTERNAL, style="bold yellow"), soft_wrap=True)
+    first, *reasons = verdict.lines()
+    console.print(Text(first, style="bold"), soft_wrap=True)
+    for reason in reasons:
+        console.print(Text(f"  {reason}"), soft_wrap=True)

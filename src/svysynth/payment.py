@@ -1,0 +1,85 @@
+"""Payment: how a run meets its ledger. What is due is checked first, then charged; what was refused is recorded.
+
+A run looks for releases beside its own folder: a ledger that lacks the entry of one of them was put back from a copy,
+and is charged no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from svysynth.accounting import millionths
+from svysynth.anchor import Anchor
+from svysynth.budgets import BudgetState
+from svysynth.errors import SurveyError, is_plain
+from svysynth.fingerprint import fingerprint
+from svysynth.guarantee import Guarantee
+from svysynth.ledger import Charge, charge, fingerprint_key, record_refusal, show, verify_own
+from svysynth.spec import PrivacySpec
+from svysynth.survey import Survey
+
+ANCHOR = "anchor.json"
+"""The file beside public/ and internal/ that names the release's entry in the ledger."""
+
+
+def check_budget(privacy: PrivacySpec, folder: Path) -> None:
+    """Stop before the long work if the release could not be paid for."""
+    if privacy.budget is None:
+        remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
+        raise SurveyError("spec", "privacy.budget", "is not declared", remedy)
+    states = {(state.name, state.accounting): state for state in show(privacy.ledger)}
+    state = states.get((privacy.budget, privacy.accounting))
+    place = f"budget '{privacy.budget}'"
+    if state is None:
+        remedy = "open it once with `svysynth ledger open SPEC --total EPSILON`, or correct privacy.budget"
+        raise SurveyError("spec", place, f"is not open for {privacy.accounting} in '{privacy.ledger.name}'", remedy)
+    if state.left < millionths(privacy.charged):
+        remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
+        raise SurveyError("spec", place, "has less left than privacy.epsilon asks for", remedy)
+    verify_own(privacy.ledger, anchors_beside(folder))
+
+
+def pay(privacy: PrivacySpec, folder: Path, survey: Survey, guarantee: Guarantee) -> Charge:
+    """Charge what a guarantee promises; when it returns, the charge is on disk and stays spent."""
+    verify_own(privacy.ledger, anchors_beside(folder))  # again, as the fit may have taken hours
+    found = fingerprint(survey, fingerprint_key(privacy.ledger))
+    due = guarantee.charged or 0.0
+    return charge(privacy.ledger, privacy.budget or "", due, _purpose(folder), guarantee.accounting, found)
+
+
+def budget_after(paid: Charge) -> BudgetState:
+    """Where the budget stands that was charged."""
+    states = show(paid.ledger)
+    return next(state for state in states if (state.name, state.accounting) == (paid.budget, paid.accounting))
+
+
+@contextlib.contextmanager
+def refusals_recorded(privacy: PrivacySpec, folder: Path, paid: list[Charge]) -> Iterator[None]:
+    """Record in the ledger what is refused in this block, which looks at confidential data, while nothing is paid.
+
+    A refusal depends on the data, and whoever sees it learns something: the record is there for who reviews releases.
+    It names the place and nothing else. Files that cannot be read or written are no such refusal.
+    """
+    try:
+        yield
+    except SurveyError as error:
+        if not paid and error.kind != "file" and privacy.budget is not None:
+            with contextlib.suppress(SurveyError):  # the first error is the one to show
+                record_refusal(privacy.ledger, privacy.budget, privacy.accounting, _purpose(folder), error.place)
+        raise
+
+
+def anchors_beside(folder: Path) -> list[Anchor]:
+    """The anchors of the releases in the folder where a new one is to be; what is no anchor is passed over."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.absolute().parent.glob(f"*/{ANCHOR}")):
+            with contextlib.suppress(OSError, UnicodeDecodeError, SurveyError):
+                found.append(Anchor.from_json(path.read_text(encoding="utf-8")))
+    return found
+
+
+def _purpose(folder: Path) -> str:
+    return folder.name[:200].strip() if is_plain(folder.name) and folder.name.strip() else "release"

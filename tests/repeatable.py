@@ -1,0 +1,17 @@
+"""Releases that repeat, for tests of what real ones do.
+
+A run with a seed is charged to no budget, stamped and refused by `verify`. Tests of charges, of verification and of
+what goes out need real runs whose random numbers are known; nothing outside the tests makes such streams.
+"""
+
+from svysynth.streams import Streams
+
+
+def repeatable(seed=1):
+    """Streams that pass for fresh ones and repeat."""
+    return Streams(seed, fresh=True)
+
+
+def repeat(monkeypatch, seed=1):
+    """From here on the operating system gives the same entropy each time."""
+    monkeypatch.setattr(Streams, "from_system", classmethod(lambda cls: repeatable(seed)))
