@@ -40,7 +40,6 @@ LABEL = "comparison without a guarantee"
 MOST_REPLICATES = 10_000
 
 
-@outlined
 @dataclass(frozen=True)
 class LaplaceBudget:
     """How ε is split: equally over points and variances of every level of every statistic of every table."""
