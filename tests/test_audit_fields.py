@@ -20,6 +20,7 @@ from repeatable import repeat
 from svysynth import pipeline, publish
 from svysynth.cli import main
 from svysynth.ledger import open_budget
+from svysynth.report.terminal import INTERNAL
 from svysynth.spec import load_spec
 
 RECORDS = 64
@@ -100,7 +101,9 @@ def release(folder, mechanism, answers, capsys):
         main(["release", str(spec), "--out", str(folder / "out"), *seed])
     printed = capsys.readouterr()
     assert (folder / "out/public").is_dir(), printed.err
-    return seen(folder / "out/public") | {"printed": printed.out.replace(str(folder), "")}
+    said, _, verdict = printed.out.replace(str(folder), "").partition(INTERNAL)
+    assert "Verdict: " in verdict  # which looks at the confidential data, and says so
+    return seen(folder / "out/public") | {"printed": said}
 
 
 def seen(public):

@@ -114,7 +114,7 @@ def test_an_unforeseen_failure_shows_no_value(demo, monkeypatch, capsys):
     def fail(*_):
         raise ValueError("the salary of 123456 is wrong")
 
-    monkeypatch.setattr("svysynth.cli.overview", fail)
+    monkeypatch.setattr("svysynth.cli_tables.overview", fail)
     code, _, err = run(capsys, "check", demo / "doctorates.toml")
     assert code == 70
     assert "123456" not in err

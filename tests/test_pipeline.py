@@ -32,7 +32,7 @@ def test_the_two_folders(released):
     files = {f"microdata-{number}.{ending}" for number in (1, 2, 3) for ending in ("parquet", "csv")}
     assert public == files | {"tables.csv", "tables.xlsx", "report.html", "manifest.json", "SHA256SUMS"}
     internal = {path.name for path in (released / "internal").iterdir()}
-    pages = {"report.html", "direct-tables.csv", "run.json"}
+    pages = {"report.html", "direct-tables.csv", "run.json", "verdict.json"}
     assert internal == {"diagnostics.json", "records.parquet", "calibration.csv"} | pages
     assert stat.S_IMODE((released / "internal").stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in (released / "internal").iterdir()} == {0o600}

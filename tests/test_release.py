@@ -513,7 +513,7 @@ def test_metadata_name_nobody(public):
 
 def test_the_same_draws_give_the_same_bytes(ready, watched, spec_path, tmp_path, monkeypatch):
     """Whatever depends on the clock, the machine or the ledger is in the manifest and the report alone."""
-    monkeypatch.setattr(pipeline, "_calibrate", ready)
+    monkeypatch.setattr(pipeline, "calibrate_suitable", ready)
     time.sleep(1.1)  # the clocks of metadata count seconds
     repeat(monkeypatch)
     assert run("release", spec_path, "--out", tmp_path / "again") == 0
@@ -523,7 +523,7 @@ def test_the_same_draws_give_the_same_bytes(ready, watched, spec_path, tmp_path,
 
 
 def test_a_release_without_a_seed_is_not_stamped(ready, spec_path, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "_calibrate", ready)
+    monkeypatch.setattr(pipeline, "calibrate_suitable", ready)
     assert run("release", spec_path, "--out", tmp_path / "plain") == 0
     assert not hunt(files_of(tmp_path / "plain/public"), ["NOT FOR RELEASE"])
     assert verify_release(tmp_path / "plain").ledger
@@ -546,7 +546,7 @@ def test_modes_do_not_depend_on_the_umask(quick, spec_path, tmp_path, mask):
 def finished(ready, spec_path, tmp_path_factory):
     """A `Release`, as the pipeline makes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "_calibrate", ready)
+        patch.setattr(pipeline, "calibrate_suitable", ready)
         folder = tmp_path_factory.mktemp("finished") / "release"
         return pipeline.release(load_spec(spec_path), folder, repeatable())
 
@@ -677,7 +677,7 @@ ERRORS = {
     "value": lambda: ValueError("Canary 73219.4375"),
     "terminate": lambda: SystemExit(143),
 }
-BEFORE = [(pipeline, "survey_from_file"), (pipeline, "_calibrate"), (payment, "charge")]
+BEFORE = [(pipeline, "survey_from_file"), (pipeline, "calibrate_suitable"), (payment, "charge")]
 COMPUTING = [(Ready, "synthesize"), (Synthetic, "tabulate_all"), (pipeline, "Release")]
 WRITING = [
     (Path, "mkdir"),
@@ -711,7 +711,7 @@ def failing(function, error, times=0):
 @pytest.fixture
 def quick(ready, monkeypatch):
     """A release that fits nothing and draws no plots: what is tested is what comes after."""
-    monkeypatch.setattr(pipeline, "_calibrate", ready)
+    monkeypatch.setattr(pipeline, "calibrate_suitable", ready)
     monkeypatch.setattr(publish, "public_page", lambda _: "<p>page</p>\n")
     monkeypatch.setattr(internal, "internal_page", lambda *_: "<p>page</p>\n")
     return monkeypatch
@@ -739,7 +739,7 @@ def injections(steps, thorough):
     ]
 
 
-@pytest.mark.parametrize(("place", "name", "error"), injections(BEFORE, {"_calibrate"}))
+@pytest.mark.parametrize(("place", "name", "error"), injections(BEFORE, {"calibrate_suitable"}))
 def test_what_fails_before_the_charge_costs_nothing(quick, spec_path, ledger, tmp_path, capsys, place, name, error):
     before = ledger.read_bytes(), show(ledger)
     quick.setattr(place, name, failing(getattr(place, name), ERRORS[error]))
@@ -868,7 +868,7 @@ def test_a_full_disk_at_every_file(quick, spec_path, ledger, tmp_path, capsys, r
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-        quick.setattr(pipeline, "_calibrate", ready)
+        quick.setattr(pipeline, "calibrate_suitable", ready)
         quick.setattr(pipeline, "_write", limited)
         quick.setattr(publish, "public_page", lambda _: "p" * 50_000)
         quick.setattr(internal, "internal_page", lambda *_: "i" * 60_000)
@@ -906,7 +906,7 @@ def nursery(ready_path):
             sys.stdin.close()
             for stream, number in (("out", 1), ("err", 2)):
                 os.dup2(os.open(f"{order['said']}.{stream}", os.O_WRONLY | os.O_CREAT, 0o600), number)
-            pipeline._calibrate = pickle.loads(Path(ready_path).read_bytes())
+            pipeline.calibrate_suitable = pickle.loads(Path(ready_path).read_bytes())
             if order["meet"]:
                 payment.charge = meeting(payment.charge, Path(order["meet"]))
             if order["slow"]:

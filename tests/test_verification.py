@@ -96,7 +96,7 @@ def make_release(
     (folder / "spec.toml").write_text(text)
     open_budget(folder / "ledger.sqlite", "people", 1000, "asymptotic")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "_calibrate", drawn_by_hand)
+        patch.setattr(pipeline, "calibrate_suitable", drawn_by_hand)
         if not pages:
             patch.setattr(publish, "public_page", lambda _: "<p>page</p>")
             patch.setattr(internal, "internal_page", lambda *_: "<p>page</p>")

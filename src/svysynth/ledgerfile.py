@@ -26,7 +26,7 @@ from typing import Literal
 from svysynth.anchor import Seal, read_seal, seal_path, write_seal
 from svysynth.budgets import Budgets, ImpossibleError, budgets_of, carried_over
 from svysynth.entries import VERSION, Entry, entry_hash, first_hash, is_unbroken, old_entry
-from svysynth.errors import SurveyError
+from svysynth.errors import SurveyError, require_type
 
 BUSY_SECONDS = 60.0
 """How long to wait for other processes that use the ledger."""
@@ -108,6 +108,7 @@ def upgrade(ledger: Held) -> Entry:
 
 def _located(path: str | Path, create: bool) -> Path:
     """The ledger's path without links, so that whoever opens it finds the same seal."""
+    require_type(path, str | Path, "the ledger", "give its path")
     try:
         place = Path(path).resolve()
         # First the seal, then the file: it is there before a seal says so.

@@ -20,10 +20,10 @@ from scipy.special import ndtr
 from svysynth.design import Design
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats
-from svysynth.models.base import Records, linear_statistics
+from svysynth.models.base import Records, plain_statistics
 from svysynth.outline import outlined
 from svysynth.spec import EstimationSpec, TableSpec
-from svysynth.store import Column
+from svysynth.store import Column, derive
 from svysynth.survey import Survey
 from svysynth.tables import tabulate_all
 from svysynth.utility import standard_distance
@@ -51,7 +51,7 @@ class Misfit:
 
 def measure_misfit(survey: Survey, records: Records, tables: Sequence[TableSpec], direct: pl.DataFrame) -> Misfit:
     """Compare the model's own counts and means with the direct ones, cell by cell, and its shape with the data's."""
-    statistics = linear_statistics(records, np.ones(len(records)))
+    statistics = plain_statistics(records, derive(np.ones_like, records.t))
     covariance = np.asarray(statistics.scatter) / len(records)
     means = records.x @ np.asarray(statistics.coefficients)
     cells = _implied(survey, records, means, covariance)

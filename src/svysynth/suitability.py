@@ -42,6 +42,8 @@ FAR_OFF, WORTH = 5.0, 0.02
 """A model's own figure that is so many direct standard errors and such a part of the direct one off is wrong."""
 OFF, OFTEN = 3.0, 0.05
 """And so many standard errors, in more than such a share of the cells, are a reason to look closer."""
+ENOUGH = 30
+"""Records of a cell whose direct standard error can be relied on: that of a few is small by chance."""
 STRANGE, ODD = 0.10, 0.05
 """Distances between the outcome's distribution and the model's: stop, and look closer."""
 CHANCE = 1.63
@@ -257,7 +259,7 @@ def judge_misfit(misfit: Misfit, survey: Survey) -> list[Finding]:
 
 def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
     """Messages name thresholds, not what was found: they travel into logs. The internal report has the figures."""
-    tables = misfit.tables.filter(pl.col("off").is_not_null())
+    tables = misfit.tables.filter(pl.col("off").is_not_null(), pl.col("n") >= ENOUGH)
     off, part = tables["off"].abs(), (tables["model"] / tables["estimate"] - 1).abs()
     wrong = tables.filter((off > FAR_OFF) & (part > WORTH))
     if not wrong.is_empty():

@@ -231,6 +231,11 @@ def within_groups(engine: Engine, column: Column, group: Column, groups: int) ->
 
 def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:
     """One pass over the records: weighted sums by cell, centred so that no digits cancel."""
+    return LinearStatistics(*(jnp.asarray(value) for value in plain_statistics(records, alpha)))
+
+
+def plain_statistics(records: Records, alpha: Column) -> LinearStatistics:
+    """The same without JAX, for what is asked before there is a fit."""
     block = _BlockSums(records.t, records.v, records.cell, len(records.x), alpha)
     sums = _merge(map_blocks(records.engine, block, len(records)))
     try:
@@ -239,7 +244,7 @@ def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:
         found = None
     if found is None or not _are_usable(found.values, np):
         raise no_data()
-    return LinearStatistics(*(jnp.asarray(value) for value in found))
+    return found
 
 
 @jax.jit
