@@ -41,6 +41,8 @@ test: lint wheel
 	$(BIN)/pytest -n auto
 
 study: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[study]'
+	$(BIN)/python bench/real_files.py
 	$(BIN)/python -m pytest -n auto --run-study -m study
 
 bench: $(READY)

@@ -223,6 +223,8 @@ def page(summary, seconds):
     )
     return f"""# The censored mechanism, measured
 
+This mechanism is withdrawn from `release`: its promise could be broken through its sampler ([privacy.md](privacy.md)).
+
 {paragraph(INTRODUCTION.format(replicates=REPLICATES, curves=min(CURVES, REPLICATES), undone=min(UNDONE, REPLICATES)))}
 
 {HEAD}

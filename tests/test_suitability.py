@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.calibration import Calibration
+from svysynth.calibration import Calibration, fit_unweighted
 from svysynth.cli import main
 from svysynth.ledger import show
-from svysynth.models.base import Records
+from svysynth.models.base import Records, make_records
 from svysynth.sampler import Fit, fit
 from svysynth.spec import TableSpec, parse_spec
-from svysynth.suitability import examine, examine_model, judge_calibration
+from svysynth.suitability import examine, examine_model, judge_calibration, judge_weights, refuse_misfit
 
 SPEC = """
 [survey]
@@ -189,6 +189,20 @@ def test_under_a_global_guarantee_the_data_stop_nothing():
     assert "outside ε" in finding.line()
 
 
+class OwnModel(svysynth.FBS):
+    """A model of the user's own, of which nothing is known but its draws."""
+
+    gaussian = False
+
+
+def test_a_model_of_the_user_s_own_is_tried_by_what_it_draws():
+    survey, skewed = survey_of(people()), survey_of(skewed_to_the_left())
+    start = fit_unweighted(OwnModel(), make_records(survey), svysynth.Streams.seeded(1), 400)
+    refuse_misfit(start.fit, survey, svysynth.Streams.seeded(1))
+    with pytest.raises(svysynth.SurveyError, match="is not the model's"):
+        svysynth.calibrate(OwnModel(), skewed, epsilon=10.8, datasets=2, draws=400)
+
+
 def calibrated(alpha, largest, columns=2):
     size = len(alpha)
     records = Records(np.zeros(size), np.zeros(size), np.zeros(size, int), np.ones((1, columns)), ("1",) * columns)
@@ -208,6 +222,17 @@ def test_weights_that_leave_nothing_and_targets_that_are_missed_are_refused():
     assert nothing.stops
     assert few.stops
     assert below.stops
+
+
+def test_weights_that_move_the_mean_are_refused():
+    """Records are weighted down by their distance from the mean; of a skewed outcome more on one side than the other."""
+    survey = survey_of(people())
+    records = make_records(survey)
+    even = np.where(np.abs(records.t - records.t.mean()) > 0.7, 0.2, 1.0)
+    one_sided = np.where(records.t < records.t.mean() - 0.3, 0.2, 1.0)
+    for alpha, refused in ((even, False), (one_sided, True)):
+        found = Calibration(Fit(svysynth.FBS(), records, alpha, {}, None), alpha, alpha, 1.7, 1.8, 10.8, 3, ())
+        assert [finding.stops for finding in judge_weights(found, survey)] == [True] * refused
 
 
 # --- public weights ---

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from svysynth.tables import tabulate, tabulate_all
     from svysynth.verification import verify_release as verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Each name is imported when it is first used, so that the command line starts fast.
 _HOMES = {

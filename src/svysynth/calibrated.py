@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from svysynth.calibration import Calibration, calibrate_records
+from svysynth.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.combine import Synthetic, make_synthetic
 from svysynth.errors import SurveyError, require_type
 from svysynth.models.base import Model, Parameters, make_records
 from svysynth.releases import MICRODATA_DIGITS
 from svysynth.spec import ModelSpec, PrivacySpec, Scheme
 from svysynth.streams import Streams
-from svysynth.suitability import judge_calibration, refuse, refuse_unsuitable
+from svysynth.suitability import judge_calibration, judge_weights, refuse, refuse_misfit, refuse_unsuitable
 from svysynth.survey import Survey
 from svysynth.synthesis import released_draws, synthesize_draws
 from svysynth.unweighting import Undone, public_part, undo_weights
@@ -110,8 +110,12 @@ def calibrate_suitable(
     progress: Progress,
 ) -> Calibrated:
     """The same of a survey that was examined already; weights α that leave nothing of it are refused."""
-    found = calibrate_records(model, make_records(survey, formula), epsilon, datasets, streams, scheme, draws, progress)
-    refuse(judge_calibration(found))
+    records = make_records(survey, formula)
+    progress("fitting without weights")
+    start = fit_unweighted(model, records, streams, draws)
+    refuse_misfit(start.fit, survey, streams)
+    found = calibrate_records(model, records, epsilon, datasets, streams, scheme, draws, progress, start)
+    refuse([*judge_calibration(found), *judge_weights(found, survey)])
     return Calibrated(survey, found, streams, scheme)
 
 

@@ -93,10 +93,10 @@ class Proposal:
 
     def fragment(self) -> str:
         """TOML for the end of a spec, with the reason above each line; short lines, so that no terminal breaks them."""
-        total = "" if self.population is None else f"population_total = {_toml(self.population)}"
+        total = "population_total" + ("" if self.population is None else f" = {_toml(self.population)}")
         lines = [
             *_comment(f"Public constants. {self.source}"),
-            *_comment(f'They need: guarantee = "global" in [privacy], {total or "population_total"} in [survey].'),
+            *_comment(f'For mechanism = "laplace" with guarantee = "global"; {total} belongs in [survey].'),
             *("", "[privacy.bounds]"),
             *self._setting("outcome", _pair(self.bounds.outcome)),
             *self._setting("weight", _pair(self.bounds.weight)),

@@ -11,26 +11,33 @@ of the microdata look at more than means.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 from scipy.special import ndtr
+from scipy.stats import ks_2samp
 
+from svysynth.combine import make_synthetic
 from svysynth.design import Design
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats
 from svysynth.models.base import Records, plain_statistics
 from svysynth.outline import outlined
+from svysynth.sampler import Fit
 from svysynth.spec import EstimationSpec, TableSpec
 from svysynth.store import Column, derive
+from svysynth.streams import Streams
 from svysynth.survey import Survey
+from svysynth.synthesis import synthesize_surveys
 from svysynth.tables import tabulate_all
 from svysynth.utility import standard_distance
 
 CLASSES = 2000
 """Into which standardised values are counted, from −FAR to FAR."""
 FAR = 8.0
+SIMULATED = 4
+"""Surveys that are drawn of a model without a closed form."""
 CONSTANT = 1e-9
 """A spread of log weights that is none."""
 
@@ -49,10 +56,23 @@ class Misfit:
     records: int
 
 
-def measure_misfit(survey: Survey, records: Records, tables: Sequence[TableSpec], direct: pl.DataFrame) -> Misfit:
-    """Compare the model's own counts and means with the direct ones, cell by cell, and its shape with the data's."""
+def measure_misfit(
+    survey: Survey,
+    records: Records,
+    tables: Sequence[TableSpec],
+    direct: pl.DataFrame,
+    alpha: Column | None = None,
+) -> Misfit:
+    """Compare the model's own counts and means with the direct ones, cell by cell, and its shape with the data's.
+
+    With weights α the means and the slope are those that they leave, while the spread, which is corrected, stays.
+    """
     statistics = plain_statistics(records, derive(np.ones_like, records.t))
-    covariance = np.asarray(statistics.scatter) / len(records)
+    covariance = np.array(statistics.scatter) / len(records)
+    if alpha is not None:
+        statistics = plain_statistics(records, alpha)
+        scatter = np.asarray(statistics.scatter)
+        covariance[0, 1] = covariance[1, 0] = covariance[0, 0] * scatter[0, 1] / scatter[0, 0]
     means = records.x @ np.asarray(statistics.coefficients)
     cells = _implied(survey, records, means, covariance)
     implied = tabulate_all(cells, tables, EstimationSpec(lonely="certainty"))["estimate"].to_numpy()
@@ -66,6 +86,23 @@ def measure_misfit(survey: Survey, records: Records, tables: Sequence[TableSpec]
         _normal_distance(records, records.v, means[:, 1], spreads[1]) if modelled else None,
         len(records),
     )
+
+
+def simulate_misfit(survey: Survey, fit: Fit, tables: Sequence[TableSpec], streams: Streams) -> Misfit:
+    """The same of a model without a closed form: surveys are drawn from its unweighted fit and tabulated.
+
+    `distance` is then between the outcomes of the sample and of the drawn surveys.
+    """
+    total = sum(map_blocks(survey.engine, _Total(survey.weights), len(survey)))
+    drawn = synthesize_surveys(fit, replace(survey, population_total=total), SIMULATED, streams.split("misfit"))
+    direct = tabulate_all(survey, tables)
+    found = make_synthetic(drawn, fit.model.name, "full").tabulate_all(tables)
+    estimate, se = (direct[name].to_numpy() for name in ("estimate", "se"))
+    implied, spread = (found[name].to_numpy() for name in ("estimate", "se"))
+    off = standard_distance(implied, estimate, np.hypot(se, spread / np.sqrt(SIMULATED)))
+    columns = direct.with_columns(pl.Series("model", implied), pl.Series("off", off).fill_nan(None))
+    distance = max(float(ks_2samp(survey.outcome_values, one.outcome_values).statistic) for one in drawn)
+    return Misfit(columns, distance, None, len(survey))
 
 
 def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats) -> Survey:

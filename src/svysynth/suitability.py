@@ -16,14 +16,17 @@ import numpy as np
 import polars as pl
 
 from svysynth.calibration import Calibration
+from svysynth.columns import ALL
 from svysynth.engine import map_blocks
 from svysynth.errors import SurveyError
 from svysynth.groups import Integers
-from svysynth.misfit import Misfit, measure_misfit
+from svysynth.misfit import Misfit, measure_misfit, simulate_misfit
 from svysynth.models.base import Model, make_records, within_groups
 from svysynth.outline import outlined
+from svysynth.sampler import Fit
 from svysynth.spec import MOST_BY_COLUMNS, PrivacySpec, Spec, TableSpec
 from svysynth.store import Column, derive
+from svysynth.streams import Streams
 from svysynth.survey import Survey
 from svysynth.tables import tabulate_all
 
@@ -40,6 +43,8 @@ LOOKED_AT = 200_000
 """Records whose values are counted; of more, every k-th."""
 FAR_OFF, WORTH = 5.0, 0.02
 """A model's own figure that is so many direct standard errors and such a part of the direct one off is wrong."""
+WHOLE_OFF = 4.0
+"""The same of the whole file, whose figures are the most exact and the most read."""
 OFF, OFTEN = 3.0, 0.05
 """And so many standard errors, in more than such a share of the cells, are a reason to look closer."""
 ENOUGH = 30
@@ -157,8 +162,19 @@ def examine_model(
 def refuse_unsuitable(model: Model, survey: Survey, formula: str | None) -> None:
     """What `calibrate` asks in Python: of counts and means by all public columns."""
     if getattr(model, "gaussian", False):
-        table = TableSpec(by=survey.public[:MOST_BY_COLUMNS])
-        refuse(examine_model(survey, formula, [table]).findings)
+        refuse(examine_model(survey, formula, [_whole_table(survey)]).findings)
+    elif survey.design.cluster:
+        refuse([CLUSTERS])
+
+
+def refuse_misfit(fit: Fit, survey: Survey, streams: Streams) -> None:
+    """The same of a model of the user's own, which has to be fitted first."""
+    if not getattr(fit.model, "gaussian", False):
+        refuse(judge_misfit(simulate_misfit(survey, fit, [_whole_table(survey)], streams), survey))
+
+
+def _whole_table(survey: Survey) -> TableSpec:
+    return TableSpec(by=survey.public[:MOST_BY_COLUMNS])
 
 
 def _weights(survey: Survey) -> list[Finding]:
@@ -195,7 +211,7 @@ def _values(survey: Survey) -> list[Finding]:
     place = f"column '{survey.outcome}'"
     if len(distinct) <= min(FEW_VALUES, len(values) / RECORDS_A_VALUE):
         kind = "only two values" if len(distinct) <= 2 else f"no more than {FEW_VALUES} different values"
-        why = "fbs and fbp model amounts: a category or a yes or no comes out wrong"
+        why = "the models are of amounts: a category or a yes or no comes out wrong"
         return [Finding(place, f"the outcome has {kind}", why, LAPLACE, stops=True)]
     share = count.max() / len(values)
     if share <= COMMON:
@@ -261,12 +277,15 @@ def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
     """Messages name thresholds, not what was found: they travel into logs. The internal report has the figures."""
     tables = misfit.tables.filter(pl.col("off").is_not_null(), pl.col("n") >= ENOUGH)
     off, part = tables["off"].abs(), (tables["model"] / tables["estimate"] - 1).abs()
-    wrong = tables.filter((off > FAR_OFF) & (part > WORTH))
+    labels = tables.columns[2 : tables.columns.index("estimate")]
+    whole = pl.all_horizontal(pl.lit(value=True), *(pl.col(column) == ALL for column in labels))
+    limit = pl.when(whole).then(WHOLE_OFF).otherwise(FAR_OFF)
+    wrong = tables.filter((off > tables.select(limit.alias("limit"))["limit"]) & (part > WORTH))
     if not wrong.is_empty():
         statistics = " and ".join(f"{name}s" for name in wrong["statistic"].unique().sort())
         problem = (
-            f"some of the model's own {statistics} are more than {FAR_OFF:g} standard errors and {WORTH:.0%} off the "
-            "direct ones, with no privacy at all"
+            f"some of the model's own {statistics} are more than {FAR_OFF:g} standard errors (of the whole file "
+            f"{WHOLE_OFF:g}) and {WORTH:.0%} off the direct ones, with no privacy at all"
         )
         return [Finding(place, problem, "released figures would be wrong by as much", instead, stops=True)]
     if (off > OFF).sum() > OFTEN * tables.height:
@@ -303,6 +322,25 @@ class _Beyond:
     def __call__(self, piece: slice) -> int:
         values = self.column[piece]
         return int(np.sum((values < self.low) | (values > self.high)))
+
+
+def judge_weights(found: Calibration, survey: Survey) -> list[Finding]:
+    """Weights α that move the model's figures of the whole file, which outcomes that are not normal make them do."""
+    records = found.fit.records
+    if not getattr(found.fit.model, "symmetric", False):
+        return []
+    whole = [TableSpec(by=())]
+    moved = measure_misfit(survey, records, whole, tabulate_all(survey, whole), found.fit.alpha).tables
+    off, part = moved["off"].abs(), (moved["model"] / moved["estimate"] - 1).abs()
+    if not ((off > WHOLE_OFF) & (part > WORTH)).any():
+        return []
+    problem = (
+        f"the weights α that it needs move the mean of the whole file by more than {WHOLE_OFF:g} standard errors and "
+        f"{WORTH:.0%}"
+    )
+    why = "the outcome is not normal enough for records to be weighted down by their distance from the mean"
+    remedy = f"use a larger privacy.epsilon, another survey.transform, or {LAPLACE}"
+    return [Finding("privacy.epsilon", problem, why, remedy, stops=True)]
 
 
 def judge_calibration(found: Calibration) -> list[Finding]:

@@ -19,7 +19,7 @@ from svysynth.budgets import BudgetState
 from svysynth.columns import ALL
 from svysynth.groups import Floats
 from svysynth.outline import outlined
-from svysynth.suitability import FAR_OFF, WORTH, Finding
+from svysynth.suitability import WORTH, Finding
 from svysynth.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 
 Level = Literal["publish", "look closer", "do not publish"]
@@ -30,6 +30,8 @@ OVERLAP = 0.5, 0.25
 """Median overlaps of released and direct intervals below which the same holds."""
 SMALLER = 0.7, 0.4
 """And median ratios of released to direct standard errors."""
+WHOLE_OFF = 3.0
+"""Direct standard errors between released and direct figures of the whole file, beyond which not to publish."""
 FEWEST_DEGREES = 5
 MOST_OF_BUDGET = 0.5
 """A share of the budget that is worth a word."""
@@ -112,9 +114,9 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
         yield from _of_statistic(f"{statistic}s", rows)
     labels = known.columns[2 : known.columns.index("estimate")]
     whole = known.filter(*(pl.col(column) == ALL for column in labels)) if labels else known
-    wrong = whole.filter((pl.col("off").abs() > FAR_OFF) & ((_part() - 1).abs() > WORTH))
+    wrong = whole.filter((pl.col("off").abs() > WHOLE_OFF) & ((_part() - 1).abs() > WORTH))
     for statistic in wrong["statistic"]:
-        text = f"The {statistic} of the whole file is more than {FAR_OFF:g} standard errors off the direct one."
+        text = f"The {statistic} of the whole file is more than {WHOLE_OFF:g} standard errors off the direct one."
         yield Reason("do not publish", text)
 
 

