@@ -225,7 +225,7 @@ def test_weights_that_leave_nothing_and_targets_that_are_missed_are_refused():
 
 
 def test_weights_that_move_the_mean_are_refused():
-    """Records are weighted down by their distance from the mean; of a skewed outcome more on one side than the other."""
+    """Records are weighted down by their distance from the mean; of skewed outcomes more on one side."""
     survey = survey_of(people())
     records = make_records(survey)
     even = np.where(np.abs(records.t - records.t.mean()) > 0.7, 0.2, 1.0)
