@@ -9,7 +9,9 @@ from svysynth.streams import Streams
 
 def repeatable(seed=1):
     """Streams that pass for fresh ones and repeat."""
-    return Streams(seed, fresh=True)
+    found = Streams(seed)
+    object.__setattr__(found, "fresh", True)
+    return found
 
 
 def repeat(monkeypatch, seed=1):

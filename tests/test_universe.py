@@ -187,7 +187,7 @@ def check(folder, capsys, settings):
 
 def test_check_says_that_a_release_would_refuse_the_filter(tmp_path, capsys):
     write_people(tmp_path)
-    assert "`svysynth release` would refuse this spec." in check(tmp_path, capsys, "where = 'age = 40'")
+    assert "release would refuse: survey.where" in check(tmp_path, capsys, "where = 'age = 40'")
     assert "would refuse" not in check(tmp_path, capsys, "where = 'age = 40'\nuniverse = ['age']")
 
 

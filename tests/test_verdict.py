@@ -7,7 +7,7 @@ import pytest
 
 from svysynth.budgets import BudgetState
 from svysynth.cli import main
-from svysynth.suitability import Finding
+from svysynth.findings import Finding
 from svysynth.verdict import beside, judge_release
 
 

@@ -14,11 +14,12 @@ from typing import Any
 from svysynth.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.combine import Synthetic, make_synthetic
 from svysynth.errors import SurveyError, require_type
+from svysynth.findings import refuse
 from svysynth.models.base import Model, Parameters, make_records
 from svysynth.releases import MICRODATA_DIGITS
 from svysynth.spec import ModelSpec, PrivacySpec, Scheme
 from svysynth.streams import Streams
-from svysynth.suitability import judge_calibration, judge_weights, refuse, refuse_misfit, refuse_unsuitable
+from svysynth.suitability import judge_calibration, judge_weights, refuse_misfit, refuse_unsuitable
 from svysynth.survey import Survey
 from svysynth.synthesis import released_draws, synthesize_draws
 from svysynth.unweighting import Undone, public_part, undo_weights

@@ -89,6 +89,9 @@ def verify(
     if not found.ledger:
         warning = "  --  not checked against the ledger: nothing shows that this folder is the one that was paid for"
         console.print(Text(f"{warning}. Give the ledger with --ledger."), soft_wrap=True)
+    elif not found.named:
+        warning = "  --  this ledger is the one that the release itself names: see that it is yours, or give --ledger"
+        console.print(Text(warning), soft_wrap=True)
     for sentence in found.manifest.statement:
         console.print(Text(sentence), soft_wrap=True)
 
@@ -152,7 +155,7 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
     from svysynth.pipeline import release as run
 
     console = make_console()
-    streams = Streams.from_system() if seed is None else Streams.seeded(seed)
+    streams = None if seed is None else Streams.seeded(seed)
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
     ) as bar:
@@ -163,9 +166,8 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
         console.print(Text(NOT_FOR_RELEASE, style="bold red"))
     for sentence in done.guarantee.sentences():
         console.print(Text(sentence), soft_wrap=True)
-    console.print(
-        Text(f"Wrote {out / 'public'} and {out / 'internal'}. Only public/ may leave the house."), soft_wrap=True
-    )
+    rule = "Nothing of it may be published." if done.seeded else "Only public/ may be published, if the verdict allows."
+    console.print(Text(f"Wrote {out / 'public'} and {out / 'internal'}. {rule}"), soft_wrap=True)
     for warning in warnings_of(done):
         console.print(Text("Warning: ", style="bold yellow") + Text(warning), soft_wrap=True)
     _show_verdict(console, verdicts[0])

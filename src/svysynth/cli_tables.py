@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from svysynth.cli_console import SpecPath, make_console
@@ -21,10 +20,9 @@ from svysynth.spec import Spec, load_spec
 from svysynth.streams import Streams
 from svysynth.survey import Survey, survey_from_file
 from svysynth.tables import tabulate_all
-from svysynth.universe import refuse_private_filter
 
 if TYPE_CHECKING:  # it needs JAX, which takes a second to load
-    from svysynth.suitability import Finding
+    from svysynth.findings import Finding
 
 
 def check(spec_path: SpecPath) -> None:
@@ -72,8 +70,6 @@ def show_design(spec: Spec) -> None:
     console = make_console()
     console.print(Text(INTERNAL, style="bold yellow"))
     console.print(render_overview(overview(survey), spec))
-    if spec.privacy is not None:
-        _warn_of_the_filter(spec, console)
     for finding in _findings(survey, spec):
         word, style = ("release would refuse", "bold red") if finding.stops else ("look closer", "bold yellow")
         console.print(Text(f"{word}: ", style=style) + Text(finding.line()), soft_wrap=True)
@@ -81,19 +77,14 @@ def show_design(spec: Spec) -> None:
 
 def _findings(survey: Survey, spec: Spec) -> list[Finding]:
     """What would make a release of this survey wrong."""
-    from svysynth.suitability import examine, find_public
+    from svysynth.findings import find_public
+    from svysynth.suitability import examine
 
     if spec.privacy is None:
         return []
-    public = find_public(spec)
-    return public or list(examine(survey, spec, tabulate_all(survey, spec.requested_tables, spec.estimation)).findings)
-
-
-def _warn_of_the_filter(spec: Spec, console: Console) -> None:
-    try:
-        refuse_private_filter(spec.survey)
-    except SurveyError as error:
-        console.print(Text(f"`svysynth release` would refuse this spec. {error}", style="yellow"), soft_wrap=True)
+    stopping = [finding for finding in find_public(spec) if finding.stops]
+    direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
+    return stopping or list(examine(survey, spec, direct).findings)
 
 
 def _direct_tables(spec: Spec, seed: int | None) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,14 @@ from svysynth.outline import outlined
 RECORDS_LOOKED_AT = 10_000
 COLUMNS_LOOKED_AT = 500
 MOST_CATEGORIES = 50
-PUBLIC_COLUMNS = 2
+MOST_CODES = 20
+"""A numeric column with no more values than this holds codes, not amounts."""
+PUBLIC_COLUMNS, MOST_CANDIDATES = 2, 10
+USUALLY_PUBLIC = (
+    r"(^|[_. ])(sex|gender|age|region|state|province|county|district|area|urban|rural|field|industr|sector|nace|isic|"
+    r"occup|isco|educ|isced|school|stype|type|size|class|kind|group)|riagendr|rb090|db040|nsdrmemtod|agecat|agegrp"
+)
+"""Names of columns that offices publish; what they contain is for somebody to decide who knows the survey."""
 FEWEST_SERIAL = 50
 """In fewer records, measurements in whole numbers may well be all different."""
 NEVER: tuple[Role, ...] = ("weight", "strata", "cluster", "fpc", "identifier", "code")
@@ -40,6 +48,8 @@ class _Column:
     smallest: float | None
     serial: bool
     """Whether it numbers the records: whole numbers, each once."""
+    missing: bool
+    """Whether some records have no value: it is then more likely to be an answer than a fact of the design."""
 
     def called(self, *roles: Role) -> bool:
         return is_called(self.name, *roles)
@@ -74,10 +84,12 @@ def draft_spec(data: str | Path, folder: str | Path = ".") -> Draft:
     cluster = _chosen(columns, "cluster", lambda column: column not in (weight, strata))
     fpc = _chosen(columns, "fpc", lambda column: column.positive)
     outcome = _outcome([column for column in columns if column not in (weight, strata, cluster, fpc)])
-    public = [column for column in columns if _can_be_public(column) and column != outcome]
+    candidates = [column for column in columns if _can_be_public(column) and column not in (outcome, strata)]
+    public = [column for column in candidates if _usually_public(column)][:PUBLIC_COLUMNS]
     if strata and strata.categorical:
-        public = [strata, *(column for column in public if column != strata)]
-    return _write(file, Path(folder), outcome, weight, strata, cluster, fpc, public)
+        public = [strata, *public][:PUBLIC_COLUMNS]
+    others = [column for column in candidates if column not in public]
+    return _write(file, Path(folder), outcome, weight, strata, cluster, fpc, public, others)
 
 
 def _profile(file: DataFile) -> list[_Column]:
@@ -95,7 +107,7 @@ def _look(series: pl.Series) -> _Column:
     distinct = 0 if series.dtype.is_nested() else series.drop_nulls().n_unique()
     serial = numeric and distinct == len(series) >= FEWEST_SERIAL and bool((series == series.round()).all())
     low = float(smallest) if isinstance(smallest, int | float) else None
-    return _Column(series.name, numeric, distinct, low, serial)
+    return _Column(series.name, numeric, distinct, low, serial, series.null_count() > 0)
 
 
 def _chosen(columns: list[_Column], role: Role, fits: Callable[[_Column], bool]) -> _Column | None:
@@ -107,7 +119,7 @@ def _chosen(columns: list[_Column], role: Role, fits: Callable[[_Column], bool])
 def _outcome(columns: list[_Column]) -> _Column | None:
     """A column called like an amount, else the numeric column with the most distinct values."""
     numeric = [column for column in columns if column.numeric and column.distinct > 2 and not column.serial]
-    measured = [column for column in numeric if not column.called(*NEVER)]
+    measured = [column for column in numeric if not column.called(*NEVER) and column.distinct > MOST_CODES]
     known = _chosen(measured, "outcome", lambda column: is_known(column.name, "outcome"))
     named = [column for column in measured if column.called("outcome")]
     ranked = sorted(named or measured, key=lambda column: -column.distinct)
@@ -116,6 +128,11 @@ def _outcome(columns: list[_Column]) -> _Column | None:
 
 def _can_be_public(column: _Column) -> bool:
     return column.categorical and not column.called("weight", "cluster", "fpc", "identifier")
+
+
+def _usually_public(column: _Column) -> bool:
+    """Whether a column is called like what offices publish of respondents; an answer is never proposed as public."""
+    return not column.missing and re.search(USUALLY_PUBLIC, column.name, re.IGNORECASE) is not None
 
 
 def _write(
@@ -127,9 +144,10 @@ def _write(
     cluster: _Column | None,
     fpc: _Column | None,
     public: list[_Column],
+    candidates: list[_Column],
 ) -> Draft:
-    chosen = [column.name for column in public[:PUBLIC_COLUMNS]]
-    others = [column.name for column in public[PUBLIC_COLUMNS:12]]
+    chosen = [column.name for column in public]
+    others = [column.name for column in candidates[:MOST_CANDIDATES]]
     lines = [
         "# A draft: every line is a guess to be checked. docs/spec.md explains the settings.",
         "",
@@ -142,7 +160,7 @@ def _write(
         _setting("cluster", cluster, "the column of primary sampling units, if any"),
         *([_setting("fpc", fpc, "")] if fpc else []),
         f"public = {_list(chosen)}" if chosen else _comment('# public = ["…"]', "at least one column of categories"),
-        *([f"# further candidates: {_list(others)}"] if others else []),
+        *([f"# candidates, if they are public and no answers: {_list(others)}"] if others else []),
         _comment("# population_total = …", "a published figure; released weights are scaled to it"),
         _comment('# where = "age_group = 40"', "which records take part: a SQL condition on public columns"),
         _comment('# universe = ["age_group"]', "further columns it may name, where who belongs is public"),

@@ -51,11 +51,16 @@ def first_hash(version: int, ledger: str, key: str) -> str:
 
 
 def entry_hash(version: int, previous: str, entry: Entry) -> str:
-    """The hash of an entry: of the one before, and of every field in the order of its version."""
+    """The hash of an entry: of the one before, and of every field in the order of its version.
+
+    It is published, so the fingerprint of a charge is left out: no public byte depends on the answers but by the noise.
+    The seal covers every byte of the file, fingerprints too.
+    """
     if version == 1:
         named = (entry.number, entry.kind, entry.budget, entry.millionths, entry.purpose, entry.accounting, entry.time)
         return canonical_hash(previous, *named)
-    return canonical_hash(previous, *(value for name, value in vars(entry).items() if name != "hash"))
+    private = ("hash", "detail") if entry.kind == "charge" else ("hash",)
+    return canonical_hash(previous, *(value for name, value in vars(entry).items() if name not in private))
 
 
 def split(chain: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[Entry]]:

@@ -60,7 +60,7 @@ def open_budget(path: str | Path, name: str, total: str | float | Decimal, accou
         raise SurveyError("spec", f"budget '{name}'", "has a total below one millionth", "give a larger total")
     with held(path, "create") as ledger:
         if (name, accounting) in ledger.states:
-            remedy = "charge it, or open one of another name"
+            remedy = "use it as it is"
             raise SurveyError("spec", f"budget '{name}' ({accounting})", "is open already", remedy)
         append(ledger, Entry(0, "open", name, accounting, amount, "", 0, "", ""))
 

@@ -7,11 +7,12 @@ and is charged no more.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from svysynth.accounting import millionths
-from svysynth.anchor import Anchor
+from svysynth.anchor import Anchor, read_seal
 from svysynth.budgets import BudgetState
 from svysynth.errors import SurveyError, is_plain
 from svysynth.fingerprint import fingerprint
@@ -38,12 +39,12 @@ def check_budget(privacy: PrivacySpec, folder: Path) -> None:
     if state.left < millionths(privacy.charged):
         remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
         raise SurveyError("spec", place, "has less left than privacy.epsilon asks for", remedy)
-    verify_own(privacy.ledger, anchors_beside(folder))
+    _verify_beside(privacy.ledger, folder)
 
 
 def pay(privacy: PrivacySpec, folder: Path, survey: Survey, guarantee: Guarantee) -> Charge:
     """Charge what a guarantee promises; when it returns, the charge is on disk and stays spent."""
-    verify_own(privacy.ledger, anchors_beside(folder))  # again, as the fit may have taken hours
+    _verify_beside(privacy.ledger, folder)  # again, as the fit may have taken hours
     found = fingerprint(survey, fingerprint_key(privacy.ledger))
     due = guarantee.charged or 0.0
     return charge(privacy.ledger, privacy.budget or "", due, _purpose(folder), guarantee.accounting, found)
@@ -71,14 +72,43 @@ def refusals_recorded(privacy: PrivacySpec, folder: Path, paid: list[Charge]) ->
         raise
 
 
+def _verify_beside(ledger: Path, folder: Path) -> None:
+    """Stop where a release beside this one was charged to this ledger, and the ledger does not know it."""
+    seal = read_seal(ledger.resolve())
+    for path in _anchor_files(folder):
+        anchor = _read_anchor(path)
+        if seal and anchor.ledger != seal.ledger and _names_ledger(path.parent, ledger):
+            problem = f"is not the one that the release '{path.parent.name}' beside was charged to, under the same name"
+            remedy = "put the old ledger back, or keep the releases that were charged to it elsewhere"
+            raise SurveyError("file", f"ledger '{ledger.name}'", problem, remedy)
+    verify_own(ledger, anchors_beside(folder))
+
+
 def anchors_beside(folder: Path) -> list[Anchor]:
-    """The anchors of the releases in the folder where a new one is to be; what is no anchor is passed over."""
-    found = []
+    """The anchors of the releases in the folder where a new one is to be."""
+    return [_read_anchor(path) for path in _anchor_files(folder)]
+
+
+def _anchor_files(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        for path in sorted(folder.absolute().parent.glob(f"*/{ANCHOR}")):
-            with contextlib.suppress(OSError, UnicodeDecodeError, SurveyError):
-                found.append(Anchor.from_json(path.read_text(encoding="utf-8")))
-    return found
+        return [path for path in sorted(folder.absolute().parent.glob(f"*/{ANCHOR}")) if path.is_file()]
+    return []
+
+
+def _read_anchor(path: Path) -> Anchor:
+    try:
+        return Anchor.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, SurveyError):
+        remedy = "put it back as it was written, or keep that release elsewhere"
+        raise SurveyError("file", f"anchor of '{path.parent.name}'", "cannot be read", remedy) from None
+
+
+def _names_ledger(release: Path, ledger: Path) -> bool:
+    """Whether the internal folder of a release says that it was charged to a ledger of this path."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        named = json.loads((release / "internal/run.json").read_text(encoding="utf-8")).get("ledger")
+        return Path(str(named)) == ledger.resolve()
+    return False
 
 
 def _purpose(folder: Path) -> str:

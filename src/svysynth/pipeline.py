@@ -26,15 +26,18 @@ from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, require_type
-from svysynth.guarantee import Guarantee, additive, asymptotic, censored, withdrawn
+from svysynth.findings import find_public, refuse
+from svysynth.guarantee import Guarantee, additive, asymptotic, censored
 from svysynth.hidden import in_hiding
 from svysynth.internal import write_internal
 from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting
 from svysynth.ledger import Charge, record_release
+from svysynth.manifest import NOT_FOR_RELEASE
 from svysynth.models.base import Model
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.noise import StudyNoise
 from svysynth.outline import outlined
 from svysynth.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
 from svysynth.publish import checksum, publish
@@ -42,13 +45,12 @@ from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Releas
 from svysynth.report.internal import Review
 from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, load_spec
 from svysynth.streams import Streams
-from svysynth.suitability import Examined, examine, find_public, refuse
+from svysynth.suitability import Examined, examine
 from svysynth.survey import Survey, survey_from_file
 from svysynth.synthesis import synthesize_draws
 from svysynth.tables import tabulate_all
-from svysynth.universe import refuse_private_filter
 from svysynth.unweighting import Undone
-from svysynth.verdict import ReleaseVerdict, beside, judge_release
+from svysynth.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
 
 Progress = Callable[[str], None]
 
@@ -71,7 +73,9 @@ def release(
     require_type(spec, Spec, "the spec", "give its path, or what svysynth.load_spec makes of it")
     require_type(folder, str | Path, "the folder", "give the path of a new folder")
     folder = Path(folder)
-    streams = Streams.from_system() if streams is None else streams
+    require_type(streams, Streams | None, "streams", "leave it out, or use svysynth.Streams.seeded for tests")
+    if streams is None or streams.fresh:  # every release has entropy of its own, whatever it is given
+        streams = Streams.from_system()
     if engine.remote:
         refuse_other_machines(spec)
     privacy = _ready(spec, folder, streams)
@@ -81,7 +85,7 @@ def release(
         paid: list[Charge] = []
         with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
             progress("reading the survey")
-            survey = _read(spec.survey, scratch, engine)
+            survey = _read(_as_needed(spec), scratch, engine)
             found, verdict = _release(spec, privacy, survey, folder, streams, paid, progress)
         finished.append(found)
         judged(verdict)
@@ -92,6 +96,12 @@ def release(
     else:
         run(None)
     return finished[0]
+
+
+def _as_needed(spec: Spec) -> SurveySpec:
+    """Noisy tables use no logarithms, so that an outcome without one is no reason to refuse them."""
+    noisy = spec.privacy is not None and spec.privacy.mechanism == "laplace"
+    return spec.survey.model_copy(update={"transform": "identity"}) if noisy else spec.survey
 
 
 def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
@@ -138,18 +148,21 @@ def _release(
         made.synthetic.surveys,
         made.notes,
     )
-    review = _review(finished, made, direct, examined)
+    review = _review(finished, survey, made, direct, examined)
     progress("writing")
     _write(folder, finished, survey, made, direct, review)
     return finished, review.verdict
 
 
-def _review(finished: Release, made: _Made, direct: pl.DataFrame, examined: Examined) -> Review:
+def _review(finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame, examined: Examined) -> Review:
     """What the confidential data say of the finished release."""
     compared = beside(finished.tables, direct)
-    complaints = made.calibration.fit.verdict.complaints if made.calibration else []
+    complaints = list(made.calibration.fit.verdict.complaints) if made.calibration else []
     state = budget_after(finished.charge) if isinstance(finished.charge, Charge) else None
-    return Review(compared, examined, judge_release(compared, examined.findings, complaints, state))
+    reasons = beyond_the_data(survey, made.synthetic.surveys)
+    if state is None:
+        reasons.append(Reason("do not publish", NOT_FOR_RELEASE))
+    return Review(compared, examined, judge_release(compared, examined.findings, complaints, state, reasons))
 
 
 @outlined
@@ -178,7 +191,9 @@ def _noisy_tables(
     check_additive(survey, tables, privacy.epsilon, privacy.bounds, estimation)
     guarantee = additive(privacy.epsilon, **_roles(survey, spec.survey))
     paid = pay(guarantee)
-    noisy = additive_tables(survey, tables, privacy.epsilon, privacy.bounds, estimation=estimation)
+    # a run with a seed is not charged, so that it must not give away real noise either
+    noise = None if streams.fresh else StudyNoise(streams)
+    noisy = additive_tables(survey, tables, privacy.epsilon, privacy.bounds, noise=noise, estimation=estimation)
     return _Made(guarantee, paid, Synthetic(()), noisy.tables, (noisy.budget, *noisy.notes))
 
 
@@ -258,14 +273,8 @@ def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
     privacy = spec.privacy
     if privacy is None:
         raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism, epsilon and datasets")
-    if privacy.mechanism == "laplace-paper":
-        problem = "'laplace-paper' is a comparison without a guarantee and cannot be released"
-        raise SurveyError("spec", "privacy.mechanism", problem, "use 'fbs', 'fbp' or 'laplace'")
-    refuse_private_filter(spec.survey)
     _refuse_folder(folder)
-    if privacy.censored and streams.fresh:
-        raise withdrawn(privacy.mechanism)
-    refuse(find_public(spec))
+    refuse(find_public(spec, seeded=not streams.fresh))
     if streams.fresh:
         check_budget(privacy, folder)
     return privacy

@@ -133,7 +133,10 @@ class PrivacySpec(Section):
         if self.mechanism == "laplace" and self.bounds is None:
             raise clash("'privacy.bounds' is required for the mechanism 'laplace'")
         if self.censored and self.bounds is None:
-            raise clash("'privacy.bounds' is required for the guarantee 'global'")
+            raise clash(
+                "'privacy.guarantee': 'global' is withdrawn for fbs and fbp (docs/privacy.md); use mechanism = "
+                "'laplace', or guarantee = 'asymptotic'. The audits that still use it need 'privacy.bounds'"
+            )
         return self
 
     @property

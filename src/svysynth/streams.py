@@ -35,13 +35,15 @@ class Streams:
 
     entropy: int = field(repr=False)
     """256 bits, which must not be shown: all streams follow from them."""
-    fresh: bool = False
+    fresh: bool = field(default=False, init=False)
     """Whether the entropy is the operating system's; anything else is stamped as not for release."""
 
     @classmethod
     def from_system(cls) -> Streams:
         """Fresh entropy from the operating system: what any release must use."""
-        return cls(secrets.randbits(8 * ENTROPY_BYTES), fresh=True)
+        found = cls(secrets.randbits(8 * ENTROPY_BYTES))
+        object.__setattr__(found, "fresh", True)  # nobody else can say so of entropy of their own
+        return found
 
     @classmethod
     def seeded(cls, seed: int) -> Streams:

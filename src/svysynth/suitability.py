@@ -1,9 +1,8 @@
 """Suitability: what about a survey and its spec would make a release wrong, found before anything is charged.
 
-A finding says what was found, why it matters and what to use instead; one that `stops` means no release. Findings that
-look at the confidential data are internal. They stop the asymptotic mechanisms, whose promise does not cover refusals
-anyway; under a global guarantee only public facts stop a release, and what the data say is advice to the reviewer
-(docs/privacy.md). `check`, `release` and `calibrate` ask the same questions.
+These findings look at the confidential data and are internal. They stop the asymptotic mechanisms, whose promise does
+not cover refusals anyway; under a global guarantee only public facts stop a release, and what the data say is advice to
+the reviewer (docs/privacy.md). `check`, `release` and `calibrate` ask the same questions.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from svysynth.calibration import Calibration
+from svysynth.calibration import LARGEST_LEVEL, Calibration
 from svysynth.columns import ALL
 from svysynth.engine import map_blocks
-from svysynth.errors import SurveyError
+from svysynth.findings import CLUSTERS, LAPLACE, Finding, find_public, refuse
 from svysynth.groups import Integers
 from svysynth.misfit import Misfit, measure_misfit, simulate_misfit
 from svysynth.models.base import Model, make_records, within_groups
@@ -33,6 +32,8 @@ from svysynth.tables import tabulate_all
 NEARLY_CONSTANT = 0.02
 """A spread of log weights within groups of strata and public columns: 2% of a weight. Below it weights have no density
 to speak of, and a model of them takes the information from the outcome (docs/real-files.md has what becomes of it)."""
+SOME_CONSTANT, MANY_CONSTANT = 0.1, 0.5
+"""Shares of records with such weights: look closer, and stop."""
 FEW_VALUES = 20
 """An outcome with no more values than this is a category or a scale, not an amount."""
 RECORDS_A_VALUE = 3
@@ -47,81 +48,22 @@ WHOLE_OFF = 4.0
 """The same of the whole file, whose figures are the most exact and the most read."""
 OFF, OFTEN = 3.0, 0.05
 """And so many standard errors, in more than such a share of the cells, are a reason to look closer."""
-ENOUGH = 30
-"""Records of a cell whose direct standard error can be relied on: that of a few is small by chance."""
+ENOUGH, FEWEST = 30, 5
+"""Records of a cell whose direct standard error can be relied on, and of one that is looked at together with others."""
+SMALL_OFF = 4.0
+"""The mean over small cells of the squared difference in direct standard errors; 1 to 2 where the model holds."""
 STRANGE, ODD = 0.10, 0.05
 """Distances between the outcome's distribution and the model's: stop, and look closer."""
-CHANCE = 1.63
-"""Over √n: the distance that chance exceeds once in a hundred."""
+CHANCE = 1.04
+"""Over √n: the distance that chance exceeds once in a hundred where mean and spread are those of the sample."""
 CUT = 0.01
 """The share of records beyond a public bound that is worth a word."""
-TOTALS_APART = 0.05
-"""Between the sum of weights and the declared total."""
+TOTALS_APART, DIFFERENT = 0.01, 0.5
+"""Between the sum of weights and the declared total: look closer, and stop."""
 LEAST_INFORMATION, RECORDS_A_COEFFICIENT = 0.02, 5
 """The share of the records' information that weights α must leave, and how many records' for each coefficient."""
 FAR_BELOW = 0.8
 """Of the target: calibration aims at 0.98 to 1 of it, and one that ends below this has not worked."""
-LAPLACE = "use mechanism = 'laplace', whose tables need no model"
-
-
-@outlined
-@dataclass(frozen=True)
-class Finding:
-    """One line: what was found, why it matters, what to use instead."""
-
-    place: str
-    found: str
-    why: str
-    instead: str
-    stops: bool
-
-    def line(self) -> str:
-        """The finding in one line."""
-        return f"{self.place}: {self.reason}. Instead: {self.instead}."
-
-    @property
-    def reason(self) -> str:
-        """What was found, and why it matters."""
-        return f"{self.found}. {self.why[0].upper()}{self.why[1:]}"
-
-
-CLUSTERS = Finding(
-    "survey.cluster",
-    "releases do not carry clusters yet",
-    "their standard errors would be those of another design, and far too small",
-    "make direct tables with `svysynth tables`; leave it out only if the sample has no clusters",
-    stops=True,
-)
-
-
-def refuse(findings: Sequence[Finding]) -> None:
-    """Stop at the first finding that stops; the others are counted."""
-    stopping = [finding for finding in findings if finding.stops]
-    if stopping:
-        first = stopping[0]
-        more = f" ({len(stopping) - 1} more such: `svysynth check` lists them)" if stopping[1:] else ""
-        raise SurveyError("data", first.place, first.reason + more, first.instead)
-
-
-def find_public(spec: Spec) -> list[Finding]:
-    """What can be known from the spec alone, before the data are read."""
-    found: list[Finding] = []
-    privacy, survey = spec.privacy, spec.survey
-    if privacy is None:
-        return found
-    if survey.cluster:
-        found.append(CLUSTERS)
-    if survey.weight_public and privacy.mechanism != "fbs":
-        found.append(
-            Finding(
-                "survey.weight_public",
-                f"the mechanism '{privacy.mechanism}' has no form for public weights",
-                "fbp models how weights arise, and laplace protects them in any case",
-                "use mechanism = 'fbs', or leave survey.weight_public out",
-                stops=True,
-            )
-        )
-    return found
 
 
 @outlined
@@ -140,17 +82,27 @@ def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
     if privacy is None:
         return Examined()
     if privacy.mechanism not in ("fbs", "fbp"):
-        return Examined(tuple(_beyond_bounds(survey, privacy)))
-    found = examine_model(survey, spec.model.formula, spec.requested_tables, direct)
+        found = [*_copies(survey), *_beyond_bounds(survey, privacy)]
+        return Examined(tuple(replace(finding, stops=False) for finding in found))
+    own = examine_model(survey, spec.model.formula, spec.requested_tables, direct)
     stops = privacy.guarantee == "asymptotic"
-    return replace(found, findings=tuple(replace(one, stops=one.stops and stops) for one in found.findings))
+    advice = [finding for finding in find_public(spec) if not finding.stops]
+    judged = (replace(one, stops=one.stops and stops) for one in own.findings)
+    return replace(own, findings=(*advice, *judged))
 
 
 def examine_model(
     survey: Survey, formula: str | None, tables: Sequence[TableSpec], direct: pl.DataFrame | None = None
 ) -> Examined:
     """Ask whether FBS and FBP can have the shape of these data."""
-    found = [*([CLUSTERS] if survey.design.cluster else []), *_weights(survey), *_values(survey), *_total(survey)]
+    found = [
+        *([CLUSTERS] if survey.design.cluster else []),
+        *_weights(survey),
+        *_copies(survey),
+        *_values(survey),
+        *_scale(survey),
+        *_total(survey),
+    ]
     if any(finding.stops for finding in found):
         return Examined(tuple(found))
     if direct is None:
@@ -184,23 +136,44 @@ def _weights(survey: Survey) -> list[Finding]:
     cells, cell = survey.present_cells(survey.public)
     strata = survey.index.strata
     group = derive(partial(_crossed, strata=strata), cell, survey.index.stratum)
-    spread = within_groups(survey.engine, derive(np.log, survey.weights), group, len(cells) * strata)
-    if spread > NEARLY_CONSTANT:
+    count, spread = within_groups(survey.engine, derive(np.log, survey.weights), group, len(cells) * strata)
+    several = count > 1
+    share = count[several & (spread <= NEARLY_CONSTANT)].sum() / max(count[several].sum(), 1)
+    if share <= SOME_CONSTANT:
         return []
+    stops = bool(share > MANY_CONSTANT)
     return [
         Finding(
             f"column '{survey.design.weight}'",
-            "the weights are constant, or nearly, within strata and public columns",
+            f"the weights of {'most' if stops else 'some'} records are constant, or nearly, within their stratum and "
+            "public columns",
             "a model of weights has nothing to model there, and would spoil the outcome's",
             "if they follow from the public design, declare them public (survey.weight_public = true): they are then "
             f"kept as they are and the outcome alone is modelled; or {LAPLACE}",
-            stops=True,
+            stops,
         )
     ]
 
 
 def _crossed(cell: Integers, stratum: Integers, strata: int) -> Integers:
     return np.asarray(cell, np.int64) * strata + stratum
+
+
+def _copies(survey: Survey) -> list[Finding]:
+    """Public columns that tell the outcome: it would be published with them."""
+    found = []
+    for column in dict.fromkeys([*survey.public, *([survey.design.strata] if survey.design.strata else [])]):
+        if column not in survey.public or len(survey.levels(column)) <= FEW_VALUES:
+            continue
+        levels, level = survey.present_cells([column])
+        count, spread = within_groups(survey.engine, survey.outcome_values, level, len(levels))
+        if (count > 1).any() and (spread[count > 1] == 0).all():
+            problem = f"column '{column}', which is declared public, tells the outcome"
+            why = "a release publishes it as it is, record by record"
+            found.append(
+                Finding("survey.public", problem, why, "leave it out, or publish it in coarse classes", stops=True)
+            )
+    return found
 
 
 def _values(survey: Survey) -> list[Finding]:
@@ -223,19 +196,35 @@ def _values(survey: Survey) -> list[Finding]:
     ]
 
 
+def _scale(survey: Survey) -> list[Finding]:
+    """Outcomes on a scale for which the priors are not made: chains would fail on them."""
+    if survey.transform == "log":
+        return []
+    step = -(-len(survey) // LOOKED_AT)
+    values = survey.outcome_values.take(np.arange(0, len(survey), step))
+    if np.sqrt(np.mean(values**2)) <= LARGEST_LEVEL:
+        return []
+    problem = f"the outcome's numbers are larger than {LARGEST_LEVEL:g}, for which the models' priors are not made"
+    remedy = (
+        f"use larger units (thousands or millions, say), survey.transform = 'log' if all are positive, or {LAPLACE}"
+    )
+    return [Finding(f"column '{survey.outcome}'", problem, "chains would not converge", remedy, stops=True)]
+
+
 def _total(survey: Survey) -> list[Finding]:
     if survey.population_total is None or survey.weight_public:
         return []
     total = sum(map_blocks(survey.engine, _Sum(survey.weights), len(survey)))
     if abs(total / survey.population_total - 1) <= TOTALS_APART:
         return []
+    far = abs(total / survey.population_total - 1) > DIFFERENT
     return [
         Finding(
             "survey.population_total",
-            f"the weights add up to more than {TOTALS_APART:.0%} more or less than it",
-            "released counts are scaled to it and will differ from the direct ones by that factor",
+            f"the sum of the weights differs from it by more than {DIFFERENT if far else TOTALS_APART:.0%}",
+            "released counts are scaled to it, and will be off the direct ones by that factor",
             "declare the published figure of the population that the file is a sample of",
-            stops=False,
+            stops=far,
         )
     ]
 
@@ -252,19 +241,20 @@ class _Sum:
 def judge_misfit(misfit: Misfit, survey: Survey) -> list[Finding]:
     """What of a misfit stops a release, and what is worth a look."""
     place, found = f"column '{survey.outcome}'", []
-    other = "identity" if survey.transform == "log" else "log"
-    instead = f"try survey.transform = '{other}' or a model.formula with interactions, or {LAPLACE}"
+    instead = f"{LAPLACE}; or try a model.formula with interactions"
+    if survey.transform == "identity":
+        instead += ", or survey.transform = 'log' if all outcomes are positive"
     chance = CHANCE / np.sqrt(misfit.records)
-    if misfit.distance > ODD + chance:
-        stops = misfit.distance > STRANGE + chance
+    if misfit.distance > max(ODD, chance):
+        stops = misfit.distance > max(STRANGE, 1.5 * chance)
         problem = (
-            "the outcome's distribution about its mean is not the model's: the shares of records below some value "
-            f"differ by more than {STRANGE if stops else ODD:.0%}"
+            "the outcome's distribution about its mean is not the model's, which is normal: the share of records below "
+            f"some value differs by more than {STRANGE if stops else ODD:.0%}"
         )
         why = "the model cannot have this shape, whatever is protected"
         found.append(Finding(place, problem, why, instead, stops))
     found += _off(misfit, place, instead)
-    if misfit.weight_distance is not None and misfit.weight_distance > STRANGE + chance:
+    if misfit.weight_distance is not None and misfit.weight_distance > max(STRANGE, chance):
         problem = "the log weights are not normal about their mean"
         why = "standard errors of counts, which come from the modelled weights, may be off"
         found.append(
@@ -275,7 +265,9 @@ def judge_misfit(misfit: Misfit, survey: Survey) -> list[Finding]:
 
 def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
     """Messages name thresholds, not what was found: they travel into logs. The internal report has the figures."""
-    tables = misfit.tables.filter(pl.col("off").is_not_null(), pl.col("n") >= ENOUGH)
+    tables = misfit.tables.filter(pl.col("off").is_not_null())
+    small = tables.filter(pl.col("n").is_between(FEWEST, ENOUGH, closed="left"))
+    tables = tables.filter(pl.col("n") >= ENOUGH)
     off, part = tables["off"].abs(), (tables["model"] / tables["estimate"] - 1).abs()
     labels = tables.columns[2 : tables.columns.index("estimate")]
     whole = pl.all_horizontal(pl.lit(value=True), *(pl.col(column) == ALL for column in labels))
@@ -288,6 +280,9 @@ def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
             f"{WHOLE_OFF:g}) and {WORTH:.0%} off the direct ones, with no privacy at all"
         )
         return [Finding(place, problem, "released figures would be wrong by as much", instead, stops=True)]
+    if small.height and float((small["off"] ** 2).clip(upper_bound=FAR_OFF**2).mean() or 0) > SMALL_OFF:  # type: ignore[arg-type]
+        problem = f"cells of fewer than {ENOUGH} records differ from the model more than chance explains"
+        return [Finding(place, problem, "the formula leaves out what tells them apart", instead, stops=False)]
     if (off > OFF).sum() > OFTEN * tables.height:
         problem = f"more than {OFTEN:.0%} of the model's own figures are {OFF:g} or more direct standard errors off"
         return [Finding(place, problem, "the formula leaves out what tells these cells apart", instead, stops=False)]
@@ -307,7 +302,7 @@ def _beyond_bounds(survey: Survey, privacy: PrivacySpec) -> list[Finding]:
         if beyond > CUT:
             problem = f"more than {CUT:.0%} of the records lie beyond it"
             why = "they count as if they stood at its end, a bias that no standard error shows"
-            instead = "widen it from public knowledge; widening it because of this finding is outside ε"
+            instead = "widen it from public knowledge; widening it because of this finding is not covered by ε"
             found.append(Finding(f"privacy.bounds.{name}", problem, why, instead, stops=False))
     return found
 

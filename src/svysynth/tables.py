@@ -254,7 +254,8 @@ def finish_table(
         {"table": [title] * len(value), "statistic": [statistic] * len(value)}
         | labels
         | numbers
-        | {"cv": cv, "n": count, "reliability": grade(cv, np.full(len(se), df, float), estimation)},
+        # a single record has no standard error of its own, whatever the formula gives
+        | {"cv": cv, "n": count, "reliability": grade(cv, np.where(count > 1, df, 0).astype(float), estimation)},
         schema_overrides={"reliability": pl.String},
     ).with_columns(
         pl.col("estimate", "se", "lower", "upper", "cv").fill_nan(None),

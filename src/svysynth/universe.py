@@ -28,6 +28,11 @@ CONDITION_WORDS = {
     *("lower", "upper", "trim", "ltrim", "rtrim", "length", "left", "right", "substr", "starts_with", "ends_with"),
 }
 """What may stand before a bracket in a condition: operators, and functions of one record whose cost is bounded."""
+NOT_OF_THE_RECORD = {
+    *("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "now", "today"),
+    *("random", "rand", "uuid", "row_number", "rowid"),
+}
+"""Words whose value is the day's or chance's."""
 TOKEN = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|--|/\*|\d[\w.]*|\w+|\S")
 HOW_TO_WRITE = "write it like: age_group = 40 and region <> 'N'"
 
@@ -44,8 +49,8 @@ def refuse_private_filter(spec: SurveySpec) -> None:
     if confidential:
         raise _bad_condition(
             f"names the confidential column '{confidential[0]}'; a release cannot leave records out by it, because who "
-            "answered is confidential too",
-            "name public columns only, and impute missing answers beforehand",
+            "is left out would tell about it, as who answered does",
+            "name public columns only; where answers are missing, impute them beforehand",
         )
     raise _bad_condition(
         f"names column '{private[0]}', which is not public; who belongs to a released survey is published",
@@ -63,8 +68,11 @@ def parse_condition(where: str | None) -> pl.Expr | None:
             condition = pl.sql_expr(where)
             columns = condition.meta.root_names()
             is_named = not condition.meta.eq(condition.meta.undo_aliases())
+            is_many = condition.meta.has_multiple_outputs()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, RecursionError):
         raise _bad_condition("is not a SQL condition", HOW_TO_WRITE) from None
+    if is_many or set(columns) - set(_identifiers(where)):  # polars takes "^…$" and * for patterns of columns
+        raise _bad_condition("does not name each of its columns", HOW_TO_WRITE)
     if is_named or len(columns) > MOST_CONDITION_TERMS:
         raise _bad_condition("has words after the condition, or too many of them", HOW_TO_WRITE)
     return condition
@@ -75,6 +83,8 @@ def _check_words(tokens: Sequence[str]) -> None:
     for token, following in itertools.pairwise([*tokens, ""]):
         if token in ("--", "/*", "$") or (following[:1] == "'" and token.lower() in ("b", "e", "n", "u", "x")):
             raise _bad_condition("has a comment, or text that is not in plain 'quotes'", HOW_TO_WRITE)
+        if token.strip('"`')[:1] == "^" or token.lower() in NOT_OF_THE_RECORD:
+            raise _bad_condition("has a pattern of columns, or looks at something else than the record", HOW_TO_WRITE)
         called = token.strip('"`').lower() if following == "(" and re.match(r"[\w\"`]", token) else "in"
         if called in AGGREGATES:
             remedy = "compare each record with a figure of your own"
@@ -84,6 +94,13 @@ def _check_words(tokens: Sequence[str]) -> None:
     for items in _lists(tokens):
         if any(item[0] == "'" for item in items) and any(item[0].isdigit() for item in items):
             raise _bad_condition("has a list of numbers and text together", "write one or the other")
+
+
+def _identifiers(where: str) -> list[str]:
+    """Every word and every quoted name of a condition, as a column's name would be written."""
+    tokens = TOKEN.findall(where)
+    quoted = [token[1:-1].replace(token[0] * 2, token[0]) for token in tokens if token[0] in '"`']
+    return [*tokens, *quoted]
 
 
 def _lists(tokens: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -101,7 +118,7 @@ def condition_columns(condition: pl.Expr | None) -> list[str]:
 def keep_rows(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.DataFrame:
     """The records for which the condition is true; unknown counts as false, as in SQL."""
     typed = frame.select(comparable(frame[column], file) for column in condition_columns(condition))
-    mask = _truth(typed if typed.width else frame, condition)
+    mask = _truth(typed, condition)
     if mask is None or mask.dtype != pl.Boolean or len(mask) not in (1, frame.height):
         raise _misfit(typed.clear(), condition)
     mask = mask.fill_null(value=False)

@@ -17,9 +17,12 @@ import polars as pl
 from svysynth.accounting import epsilon_text
 from svysynth.budgets import BudgetState
 from svysynth.columns import ALL
+from svysynth.engine import map_blocks
+from svysynth.findings import Finding
 from svysynth.groups import Floats
 from svysynth.outline import outlined
-from svysynth.suitability import WORTH, Finding
+from svysynth.suitability import FAR_OFF, WORTH
+from svysynth.survey import Survey
 from svysynth.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 
 Level = Literal["publish", "look closer", "do not publish"]
@@ -32,6 +35,12 @@ SMALLER = 0.7, 0.4
 """And median ratios of released to direct standard errors."""
 WHOLE_OFF = 3.0
 """Direct standard errors between released and direct figures of the whole file, beyond which not to publish."""
+MUCH = 0.1
+"""A part of the direct figure of the whole file by which no release should be off, whatever the standard errors."""
+MANY_CELLS = 0.1
+"""A share of all figures that must not be far off."""
+BEYOND = 0.005
+"""A share of synthetic outcomes of a sign that no respondent's has."""
 FEWEST_DEGREES = 5
 MOST_OF_BUDGET = 0.5
 """A share of the budget that is worth a word."""
@@ -65,10 +74,15 @@ class ReleaseVerdict:
 
 
 def judge_release(
-    compared: pl.DataFrame, findings: Sequence[Finding], complaints: Sequence[str], budget: BudgetState | None
+    compared: pl.DataFrame,
+    findings: Sequence[Finding],
+    complaints: Sequence[str],
+    budget: BudgetState | None,
+    others: Sequence[Reason] = (),
 ) -> ReleaseVerdict:
     """The verdict from `beside`, what was found before, what the diagnostics complain of, and the budget."""
     reasons = [
+        *others,
         *(Reason("do not publish" if finding.stops else "look closer", finding.line()) for finding in findings),
         *(Reason("do not publish", f"The draws cannot be trusted: {complaint}.") for complaint in complaints),
         *_of_tables(compared),
@@ -104,6 +118,36 @@ def beside(released: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
     return added.with_columns(pl.col(*figures).replace({np.inf: None}).fill_nan(None))
 
 
+def beyond_the_data(survey: Survey, synthetic: Sequence[Survey]) -> list[Reason]:
+    """Synthetic outcomes that are negative although no respondent's is: readers would see what cannot be."""
+    if not synthetic or survey.transform == "log" or min(map_blocks(survey.engine, _Least(survey), len(survey))) < 0:
+        return []
+    first = synthetic[0]
+    share = sum(map_blocks(first.engine, _Negative(first), len(first))) / len(first)
+    if share <= BEYOND:
+        return []
+    text = f"More than {BEYOND:.1%} of the synthetic outcomes are negative, and no respondent's is."
+    return [Reason("look closer", text)]
+
+
+@outlined
+@dataclass(frozen=True)
+class _Least:
+    survey: Survey
+
+    def __call__(self, piece: slice) -> float:
+        return float(self.survey.outcome_values[piece].min())
+
+
+@outlined
+@dataclass(frozen=True)
+class _Negative:
+    survey: Survey
+
+    def __call__(self, piece: slice) -> int:
+        return int((self.survey.outcome_values[piece] < 0).sum())
+
+
 def _columns(frame: pl.DataFrame, names: Sequence[str]) -> list[Floats]:
     return [frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in names]
 
@@ -113,15 +157,25 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     for (statistic,), rows in known.group_by("statistic", maintain_order=True):
         yield from _of_statistic(f"{statistic}s", rows)
     labels = known.columns[2 : known.columns.index("estimate")]
-    whole = known.filter(*(pl.col(column) == ALL for column in labels)) if labels else known
-    wrong = whole.filter((pl.col("off").abs() > WHOLE_OFF) & ((_part() - 1).abs() > WORTH))
-    for statistic in wrong["statistic"]:
-        text = f"The {statistic} of the whole file is more than {WHOLE_OFF:g} standard errors off the direct one."
-        yield Reason("do not publish", text)
+    part = (pl.col("estimate") / pl.col("estimate_direct") - 1).abs()
+    outside = ~pl.col("estimate_direct").is_between(pl.col("lower"), pl.col("upper"))
+    whole = pl.all_horizontal(pl.lit(value=True), *(pl.col(column) == ALL for column in labels))
+    file = known.filter(whole & outside & (part > WORTH))
+    wrong = (pl.col("off").abs() > WHOLE_OFF) | (part > MUCH)
+    for row in file.filter(wrong).iter_rows(named=True):
+        yield Reason("do not publish", f"The {row['statistic']} of the whole file is far off the direct one.")
+    cells = known.filter(~whole & outside & (pl.col("off").abs() > FAR_OFF) & (part > WORTH))
+    if cells.height:
+        named = "; ".join(_named(row, labels) for row in cells.head(3).iter_rows(named=True))
+        more = f" and {cells.height - 3} more" if cells.height > 3 else ""
+        level: Level = "do not publish" if cells.height > MANY_CELLS * known.height else "look closer"
+        yield Reason(level, f"Far off the direct estimate, which lies outside the interval: {named}{more}.")
 
 
-def _part() -> pl.Expr:
-    return pl.col("estimate") / pl.col("estimate_direct")
+def _named(row: dict[str, Any], labels: Sequence[str]) -> str:
+    """A figure by its statistic and cell."""
+    cell = ", ".join(str(row[column]) for column in labels if row[column] != ALL)
+    return f"{row['statistic']} of {cell}"
 
 
 def _of_statistic(name: str, rows: pl.DataFrame) -> Iterator[Reason]:

@@ -59,6 +59,8 @@ class Verified:
     checked: tuple[str, ...]
     ledger: bool
     """Whether the ledger was at hand."""
+    named: bool = True
+    """Whether the ledger was named by who asks, and not by the folder itself."""
 
 
 def verify_release(folder: str | Path, ledger: str | Path | None = None) -> Verified:
@@ -75,16 +77,20 @@ def verify_release(folder: str | Path, ledger: str | Path | None = None) -> Veri
     if manifest.privacy.datasets:
         rows = _check_tables(public, manifest)
         checked.append(f"{rows:,} rows of tables, made again from {manifest.privacy.datasets} synthetic files")
+    named = ledger is not None
     ledger = ledger or _ledger_of(folder)
     if ledger is not None:
         paid = Anchor(**vars(manifest.ledger))
         release = _check_ledger(ledger, paid, manifest.guarantee, checksum(public / MANIFEST))
         _check_anchor(folder, Anchor(paid.ledger, release.number, release.hash))
-        checked.append(f"charged as entry {paid.entry} of the ledger, bound to this manifest by entry {release.number}")
+        checked.append(
+            f"charged as entry {paid.entry} of the ledger {ledger} (id {paid.ledger[:8]}…), bound to this manifest by "
+            f"entry {release.number}"
+        )
     elif public != folder:
         remedy = "give it with --ledger, or verify the public folder alone"
         raise SurveyError("file", "the release", "cannot be checked: its ledger is not where it was", remedy)
-    return Verified(manifest, tuple(checked), ledger is not None)
+    return Verified(manifest, tuple(checked), ledger is not None, named)
 
 
 def _public_folder(folder: Path) -> Path:

@@ -222,11 +222,33 @@ def _merge(blocks: list[CellSums]) -> CellSums:
     return CellSums(total, mean, (scatters + between).sum(axis=0))
 
 
-def within_groups(engine: Engine, column: Column, group: Column, groups: int) -> float:
-    """The standard deviation of a column about the means of groups, in one pass."""
-    block = _BlockSums(column, column, group, groups, derive(np.ones_like, column))
-    sums = _merge(map_blocks(engine, block, len(column)))
-    return float(np.sqrt(sums.scatter[0, 0] / len(column)))
+def within_groups(engine: Engine, column: Column, group: Column, groups: int) -> tuple[Floats, Floats]:
+    """How many records each group has, and the standard deviation of a column in it, in one pass."""
+    counts, means, squares = (
+        np.stack(part)
+        for part in zip(*map_blocks(engine, _GroupMoments(column, group, groups), len(column)), strict=True)
+    )
+    count = counts.sum(axis=0)
+    safe = np.where(count > 0, count, 1.0)
+    mean = (counts * means).sum(axis=0) / safe
+    scatter = squares.sum(axis=0) + (counts * (means - mean) ** 2).sum(axis=0)
+    return count, np.sqrt(scatter / safe)
+
+
+@outlined
+@dataclass(frozen=True)
+class _GroupMoments:
+    """Count, mean and sum of squares about the mean, of each group of a block."""
+
+    column: Column
+    group: Column
+    groups: int
+
+    def __call__(self, piece: slice) -> tuple[Floats, Floats, Floats]:
+        values, group = self.column[piece], self.group[piece]
+        count = np.bincount(group, minlength=self.groups).astype(float)
+        mean = group_sums(group, self.groups, values) / np.where(count > 0, count, 1.0)
+        return count, mean, group_sums(group, self.groups, (values - mean[group]) ** 2)
 
 
 def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:

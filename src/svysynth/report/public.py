@@ -55,7 +55,7 @@ def public_page(release: Release) -> str:
     caution, unreliable = estimation.cv_thresholds
     legend = (
         f"* coefficient of variation above {caution:.0%}: use with caution. ** above {unreliable:.0%}: unreliable. "
-        "– no estimate. Rows in bold add up others."
+        "– no estimate. Rows in bold are margins and the total."
     )
     synthetic = make_synthetic((), guarantee.mechanism, spec.model.smoothing)
     return render(

@@ -1,0 +1,107 @@
+"""Findings: reasons why a release would be wrong, and those of them that the spec alone shows.
+
+A finding says what was found, why it matters and what to use instead; one that `stops` means no release. What is found
+here needs no data: it may stop a release under any guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from svysynth.errors import SurveyError
+from svysynth.guarantee import withdrawn
+from svysynth.outline import outlined
+from svysynth.spec import Spec, SurveySpec
+from svysynth.universe import refuse_private_filter
+
+LAPLACE = "use mechanism = 'laplace', whose tables need no model"
+
+
+@outlined
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was found, why it matters, what to use instead."""
+
+    place: str
+    found: str
+    why: str
+    instead: str
+    stops: bool
+
+    def line(self) -> str:
+        """The finding in one line."""
+        return f"{self.place}: {self.reason}. Instead: {self.instead}."
+
+    @property
+    def reason(self) -> str:
+        """What was found, and why it matters."""
+        return f"{self.found}. {self.why[0].upper()}{self.why[1:]}" if self.why else self.found
+
+
+CLUSTERS = Finding(
+    "survey.cluster",
+    "releases do not carry clusters yet",
+    "their standard errors would be those of another design, and far too small",
+    "make direct tables with `svysynth tables`; leave it out only if the sample has no clusters",
+    stops=True,
+)
+
+
+COMPARISON = Finding(
+    "privacy.mechanism",
+    "'laplace-paper' is a comparison without a guarantee and cannot be released",
+    "its noise is scaled by the confidential data themselves",
+    "use 'fbs', 'fbp' or 'laplace'",
+    stops=True,
+)
+ONE_FILE = Finding(
+    "privacy.datasets",
+    "one synthetic file is asked for",
+    "its standard errors have no part for the draw that it was made from, and are too small",
+    "use 3 or more",
+    stops=False,
+)
+
+
+def refuse(findings: Sequence[Finding]) -> None:
+    """Stop at the first finding that stops; the others are counted."""
+    stopping = [finding for finding in findings if finding.stops]
+    if stopping:
+        first = stopping[0]
+        more = f" ({len(stopping) - 1} more such: `svysynth check` lists them)" if stopping[1:] else ""
+        raise SurveyError("data", first.place, first.reason + more, first.instead)
+
+
+def find_public(spec: Spec, seeded: bool = False) -> list[Finding]:
+    """What can be known from the spec alone, before the data are read; a seeded run may make what is withdrawn."""
+    privacy, survey = spec.privacy, spec.survey
+    if privacy is None:
+        return []
+    found = [CLUSTERS] if survey.cluster else []
+    if privacy.mechanism == "laplace-paper":
+        found.append(COMPARISON)
+    if privacy.censored and not seeded:
+        error = withdrawn(privacy.mechanism)
+        found.append(Finding(error.place, error.problem, "", error.remedy, stops=True))
+    if survey.weight_public and privacy.mechanism != "fbs":
+        found.append(
+            Finding(
+                "survey.weight_public",
+                f"the mechanism '{privacy.mechanism}' has no form for public weights",
+                "fbp models how weights arise, and laplace protects them in any case",
+                "use mechanism = 'fbs', or leave survey.weight_public out",
+                stops=True,
+            )
+        )
+    if privacy.mechanism in ("fbs", "fbp") and privacy.datasets == 1:
+        found.append(ONE_FILE)
+    return [*found, *_filter(spec.survey)]
+
+
+def _filter(survey: SurveySpec) -> list[Finding]:
+    try:
+        refuse_private_filter(survey)
+    except SurveyError as error:
+        return [Finding(error.place, error.problem, "", error.remedy, stops=True)]
+    return []
