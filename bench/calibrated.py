@@ -17,11 +17,11 @@ import polars as pl
 
 import svysynth
 from measuring import answer, keep, program, run
+from svysynth.calibrated import calibrate
 from svysynth.cli_release import open_demo_budget, write_example
 from svysynth.errors import SurveyError
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.pipeline import calibrate
 from svysynth.streams import Streams
 from svysynth.studies.simulation import draw_sample, make_population
 from svysynth.studies.standin import POPULATION, doctorates

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from svysynth.calibrated import calibrate
 from svysynth.censor import censored_records, fit_censored, trusted_censored
 from svysynth.combine import make_synthetic
 from svysynth.correction import correct
@@ -22,7 +23,6 @@ from svysynth.errors import SurveyError
 from svysynth.interval import Interval, efficiency, peak_of, predicted_shrinkage
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.pipeline import calibrate
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 from svysynth.studies.methods import as_array
 from svysynth.studies.repeated import Simulation

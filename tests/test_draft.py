@@ -40,7 +40,7 @@ def test_every_role_is_found(tmp_path, ending):
     assert spec.survey.strata == "stratum"
     assert spec.survey.cluster == "psu"
     assert spec.survey.public == ("stratum", "region")
-    assert 'further candidates: ["sex", "hh_size"]' in draft.text
+    assert 'further candidates, if they are public and no answers: ["sex", "hh_size"]' in draft.text
     assert spec.survey.data.name == f"d.{ending}"
 
 
@@ -220,3 +220,14 @@ def test_a_draft_says_what_it_promises(tmp_path):
     text = draft_of(tmp_path, columns()).text
     assert parse_spec(text).privacy.guarantee == "asymptotic"
     assert "this is not differential privacy: see docs/privacy.md" in text
+
+
+def test_a_column_with_missing_values_is_an_answer_and_not_public(tmp_path):
+    """High cholesterol in NHANES was once drafted as a public column."""
+    columns = {"SDMVSTRA": [1, 2] * 50, "WTMEC2YR": [1.5] * 100, "HI_CHOL": [0, 1, None, 0] * 25}
+    pl.DataFrame(columns | {"race": [1, 2, 3, 4] * 25, "BMX": [20 + 0.1 * n for n in range(100)]}).write_csv(
+        tmp_path / "n.csv"
+    )
+    draft = draft_spec(tmp_path / "n.csv", tmp_path)
+    assert "HI_CHOL" not in draft.roles["public"]
+    assert draft.roles["outcome"] == "BMX"

@@ -35,6 +35,9 @@ from polars.testing import assert_frame_equal
 from svysynth.cli import main
 
 SECONDS = 10
+"""Of processor time that a refusal may take, however busy the machine is."""
+PATIENCE = 600
+"""Seconds after which a run counts as one that hangs."""
 MEGABYTES = 600
 LONGEST_MESSAGE = 2000
 CANARIES = ("9137313", "9.1373", "CANARY")
@@ -589,16 +592,19 @@ def run_here(arguments, capfd):
     def stop(*_):
         raise OutOfTime
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
-    started = time.monotonic()
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(PATIENCE)
+    started = time.process_time()
     try:
         with pytest.raises(SystemExit) as leaving:
             main([str(argument) for argument in arguments])
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
     printed = capfd.readouterr()
-    return Outcome(leaving.value.code, printed.out, printed.err, time.monotonic() - started)
+    return Outcome(leaving.value.code, printed.out, printed.err, time.process_time() - started)
 
 
 def limit_memory():
@@ -606,11 +612,10 @@ def limit_memory():
 
 
 def run_apart(arguments, prepare=limit_memory):
-    """Run the command line in a process of its own, and measure its memory.
+    """Run the command line in a process of its own, and measure its memory and processor time.
 
     A small process in between starts it: the peak of a child counts what its parent held when it was started.
     """
-    started = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as peak:
         process = subprocess.Popen(
             [sys.executable, "-S", "-c", STARTER, peak.name, sys.executable, "-m", "svysynth", *map(str, arguments)],
@@ -620,15 +625,15 @@ def run_apart(arguments, prepare=limit_memory):
             preexec_fn=prepare,
             start_new_session=True,
         )
-        killer = threading.Timer(SECONDS, os.killpg, [process.pid, signal.SIGKILL])
+        killer = threading.Timer(PATIENCE, os.killpg, [process.pid, signal.SIGKILL])
         killer.start()
         process.wait()
         killer.cancel()
         out.seek(0)
         err.seek(0)
         printed = out.read().decode(), err.read().decode()
-        megabytes = float(peak.read() or "inf")
-    return Outcome(process.returncode, *printed, time.monotonic() - started, megabytes)
+        megabytes, seconds = map(float, (peak.read() or b"inf inf").split())
+    return Outcome(process.returncode, *printed, seconds, megabytes)
 
 
 STARTER = """
@@ -636,7 +641,7 @@ import os, sys
 child = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
 _, status, usage = os.wait4(child, 0)
 with open(sys.argv[1], "w") as peak:
-    peak.write(str(usage.ru_maxrss / 1024))
+    peak.write(f"{usage.ru_maxrss / 1024} {usage.ru_utime + usage.ru_stime}")
 sys.exit(os.waitstatus_to_exitcode(status))
 """
 

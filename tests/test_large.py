@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repeatable import repeatable
+from repeatable import repeat
 from svysynth import SurveyError, engine, large, load_spec
 from svysynth.cli import main
 from svysynth.engine import BLOCK, HERE, LOCAL, Dask, Local, block_slices, part_ranges
@@ -97,7 +97,9 @@ def public_bytes(folder):
 
 
 def run(house, out, mechanism="fbs", workers=LOCAL):
-    release(load_spec(house / f"{mechanism}.toml"), out, repeatable(7), engine=workers)
+    with pytest.MonkeyPatch.context() as patch:
+        repeat(patch, 7)
+        release(load_spec(house / f"{mechanism}.toml"), out, engine=workers)
     return public_bytes(out)
 
 

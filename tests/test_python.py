@@ -21,7 +21,9 @@ def survey(doctorate_frame):
 
 @pytest.fixture(scope="module")
 def released(demo):
-    return svysynth.release(str(demo / "doctorates.toml"), str(demo / "python"), repeatable()), demo
+    with pytest.MonkeyPatch.context() as patch:
+        repeat(patch)
+        return svysynth.release(str(demo / "doctorates.toml"), str(demo / "python")), demo
 
 
 def test_a_release_in_python_is_that_of_the_command_line(released, monkeypatch):

@@ -665,7 +665,7 @@ def ready(spec_path):
     model, survey = pipeline.make_model(privacy, spec.model), survey_from_file(spec.survey)
     streams = svysynth.Streams.seeded(1)
     return Ready(
-        pipeline.calibrate(model, survey, privacy.epsilon, privacy.datasets, draws=privacy.draws, streams=streams)
+        svysynth.calibrate(model, survey, privacy.epsilon, privacy.datasets, draws=privacy.draws, streams=streams)
     )
 
 
@@ -785,7 +785,7 @@ SETTINGS_THAT_CANNOT_WORK = {
     "an outcome called weight": [('outcome = "salary"', 'outcome = "weight"')],
     "an outcome called id": [('outcome = "salary"', 'outcome = "id"')],
     "strata called weight_unsmoothed": [('strata = "region"', 'strata = "weight_unsmoothed"')],
-    "a stratum with one village": [('strata = "region"', 'strata = "block"')],
+    "clusters": [('strata = "region"', 'strata = "region"\ncluster = "village"')],
     "balanced replicates of other than pairs": [("[[tables]]", '[estimation]\nvariance = "brr"\n\n[[tables]]')],
     "noise with clusters": [*LAPLACE, ('strata = "region"', 'strata = "region"\ncluster = "village"')],
     "noise with replicates": [*LAPLACE, ("[privacy]", '[estimation]\nvariance = "bootstrap"\n\n[privacy]')],
@@ -909,8 +909,8 @@ def nursery(ready_path):
             pipeline.calibrate_suitable = pickle.loads(Path(ready_path).read_bytes())
             if order["meet"]:
                 payment.charge = meeting(payment.charge, Path(order["meet"]))
-            if order["slow"]:
-                pipeline._settle = after_a_second(pipeline._settle)
+            if order["endless"]:
+                pipeline._settle = never
             code = 0
             try:
                 try:
@@ -923,14 +923,10 @@ def nursery(ready_path):
         print(answer, flush=True)  # noqa: T201
 
 
-def after_a_second(settle):
-    """`_settle`, late: what is to be cut short must take its time, however busy the machine is."""
-
-    def late(folder):
-        time.sleep(1.0)
-        settle(folder)
-
-    return late
+def never(folder):
+    """`_settle` that does not end: what is to be cut short must not be done before, however busy the machine is."""
+    while True:
+        time.sleep(0.01)  # not a pause: a signal that another thread receives would not end it
 
 
 def meeting(charge, folder):
@@ -964,9 +960,9 @@ class Nursery:
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
-    def start(self, said, *arguments, meet=None, slow=False):
+    def start(self, said, *arguments, meet=None, endless=False):
         arguments = [str(argument) for argument in arguments]
-        return self.ask(said=str(said), meet=meet and str(meet), slow=slow, arguments=arguments)
+        return self.ask(said=str(said), meet=meet and str(meet), endless=endless, arguments=arguments)
 
     def wait(self, process):
         return self.ask(wait=process)
@@ -989,31 +985,26 @@ def building(outbox):
 
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGKILL", -9)])
 def test_killed_while_writing(children, spec_path, ledger, tmp_path, number, code):
-    """At moments spread over the writing, which is made to take a second; the first as early as can be seen."""
-    moments, cut_short = random.Random(3), 0
+    """At moments spread over the writing, which ends in no other way; the first as early as can be seen."""
+    moments = random.Random(3)
     for turn in range(5):
         outbox = tmp_path / f"outbox-{turn}"
         outbox.mkdir()
         arguments = ("release", spec_path, "--out", outbox / "release")
-        process = children.start(outbox / "said", *arguments, slow=True)
+        process = children.start(outbox / "said", *arguments, endless=True)
         until(lambda outbox=outbox, turn=turn: has_begun(outbox, turn))
         time.sleep(0.15 * turn * moments.random())
         with suppress(ProcessLookupError):
             os.kill(process, getattr(signal, number))
         found = children.wait(process)
-        cut_short += found != 0
-        assert found in (0, code), (outbox / "said.err").read_text()
-        if (outbox / "release").exists():
-            assert verify_release(outbox / "release", ledger).ledger
-        else:
-            assert found == code
+        assert found == code, (outbox / "said.err").read_text()
+        assert not (outbox / "release").exists()
         left = building(outbox)
         assert not left or number == "SIGKILL"
         assert {stat.S_IMODE(path.stat().st_mode) for path in left} <= {0o700}
         in_hiding(outbox, lambda _: None)  # as the next run does
         assert building(outbox) == []
         assert not hunt({name: (outbox / name).read_bytes() for name in ("said.out", "said.err")}, WORDS, PLANTED)
-    assert cut_short >= 2
 
 
 def test_what_the_caller_ignores_stays_ignored():
@@ -1032,7 +1023,7 @@ def has_begun(outbox, turn):
     return begun or (outbox / "release").exists()
 
 
-def until(condition, seconds=60.0):
+def until(condition, seconds=600.0):
     """Wait for a condition; fail loudly if it never comes."""
     end = time.monotonic() + seconds
     while not condition():
@@ -1131,6 +1122,7 @@ def test_noise_releases_tables_alone_with_a_global_guarantee(noisy):
         "direct-tables.csv",
         "run.json",
         "report.html",
+        "verdict.json",
     }
     found = verify_release(noisy.folder, noisy.ledger)
     assert found.manifest.guarantee.kind == "global"
@@ -1148,7 +1140,8 @@ def test_noise_publishes_nothing_confidential(noisy):
 
 def test_the_paper_s_noise_is_not_released(noisy, tmp_path, capsys):
     path = tmp_path / "spec.toml"
-    text = noisy.spec.read_text().replace('"laplace"', '"laplace-paper"').replace("..", str(noisy.ledger.parent.parent))
+    text = noisy.spec.read_text().replace('"laplace"', '"laplace-paper"').replace('"global"', '"none"')
+    text = text.replace("..", str(noisy.ledger.parent.parent))
     path.write_text(text.replace("people-V8K2.csv", str(noisy.spec.with_name("people-V8K2.csv"))))
     before = show(noisy.ledger)
     assert run("release", path, "--out", tmp_path / "release") == 1

@@ -28,6 +28,7 @@ import pytest
 
 import svysynth
 from svysynth.additive import additive_tables
+from svysynth.calibrated import calibrate
 from svysynth.calibration import Calibration, Trial
 from svysynth.combine import Synthetic, make_synthetic
 from svysynth.diagnostics import Verdict
@@ -36,7 +37,7 @@ from svysynth.formats.csv import guarded
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import charge, open_budget
 from svysynth.lookalikes import look_alikes
-from svysynth.pipeline import calibrate, make_model
+from svysynth.pipeline import make_model
 from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.report.excel import write_workbook
 from svysynth.report.internal import MOST_POINTS, Review, internal_page

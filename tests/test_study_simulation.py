@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import svysynth
 from svysynth.errors import SurveyError
 from svysynth.models.fbp import FBP
 from svysynth.streams import Streams
@@ -60,9 +61,9 @@ def test_the_numbers_are_the_same_after_a_kill_half_way(small_numbers, tmp_path)
         "from pathlib import Path\nimport test_study_simulation as t\n"
         f"if __name__ == '__main__':\n    t.numbers(Path({str(folder)!r}), 1)\n"
     )
-    paths = {"PYTHONPATH": str(Path(__file__).parent)}
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(svysynth.__file__).parent.parent)])}
     run = subprocess.Popen([sys.executable, str(script)], env=os.environ | paths)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not list(folder.glob("replicates/0*.npz")):
         assert run.poll() is None
         assert time.monotonic() < end

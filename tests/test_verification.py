@@ -89,7 +89,7 @@ def make_release(
         "sex": generator.choice(list(sexes), RECORDS),
         "block": generator.choice(["b1", "b2"], RECORDS),
         outcome: np.exp(10 + generator.standard_normal(RECORDS)),
-        "wt": np.exp(generator.standard_normal(RECORDS)),
+        "wt": 5000 / RECORDS * np.exp(generator.standard_normal(RECORDS) - 0.5),
     }
     folder.mkdir(exist_ok=True)
     pl.DataFrame(columns).write_csv(folder / "people.csv", quote_style="non_numeric")
@@ -197,7 +197,6 @@ VARIANTS = {
     "strata that are not public": [('strata = "region"', 'strata = "block"')],
     "one file": [("datasets = 2", "datasets = 1")],
     "one table": [(SPEC[SPEC.index("[[tables]]") :], "")],
-    "identity": [('weight = "wt"', 'weight = "wt"\ntransform = "identity"')],
     "bootstrap": [("[[tables]]", '[estimation]\nvariance = "bootstrap"\nreplicates = 20\n\n[[tables]]')],
     "preston": [("[[tables]]", '[estimation]\nvariance = "preston"\nreplicates = 20\n\n[[tables]]')],
     "jackknife": [("[[tables]]", '[estimation]\nvariance = "jackknife"\n\n[[tables]]')],

@@ -85,7 +85,8 @@ def draft_spec(data: str | Path, folder: str | Path = ".") -> Draft:
     fpc = _chosen(columns, "fpc", lambda column: column.positive)
     outcome = _outcome([column for column in columns if column not in (weight, strata, cluster, fpc)])
     candidates = [column for column in columns if _can_be_public(column) and column not in (outcome, strata)]
-    public = [column for column in candidates if _usually_public(column)][:PUBLIC_COLUMNS]
+    complete = [column for column in candidates if not column.missing]
+    public = sorted(complete, key=lambda column: not _usually_public(column))[:PUBLIC_COLUMNS]
     if strata and strata.categorical:
         public = [strata, *public][:PUBLIC_COLUMNS]
     others = [column for column in candidates if column not in public]
@@ -119,7 +120,8 @@ def _chosen(columns: list[_Column], role: Role, fits: Callable[[_Column], bool])
 def _outcome(columns: list[_Column]) -> _Column | None:
     """A column called like an amount, else the numeric column with the most distinct values."""
     numeric = [column for column in columns if column.numeric and column.distinct > 2 and not column.serial]
-    measured = [column for column in numeric if not column.called(*NEVER) and column.distinct > MOST_CODES]
+    measured = [column for column in numeric if not column.called(*NEVER)]
+    measured = [column for column in measured if column.distinct > MOST_CODES] or measured
     known = _chosen(measured, "outcome", lambda column: is_known(column.name, "outcome"))
     named = [column for column in measured if column.called("outcome")]
     ranked = sorted(named or measured, key=lambda column: -column.distinct)
@@ -131,8 +133,8 @@ def _can_be_public(column: _Column) -> bool:
 
 
 def _usually_public(column: _Column) -> bool:
-    """Whether a column is called like what offices publish of respondents; an answer is never proposed as public."""
-    return not column.missing and re.search(USUALLY_PUBLIC, column.name, re.IGNORECASE) is not None
+    """Whether a column is called like what offices publish of respondents."""
+    return re.search(USUALLY_PUBLIC, column.name, re.IGNORECASE) is not None
 
 
 def _write(
@@ -160,7 +162,7 @@ def _write(
         _setting("cluster", cluster, "the column of primary sampling units, if any"),
         *([_setting("fpc", fpc, "")] if fpc else []),
         f"public = {_list(chosen)}" if chosen else _comment('# public = ["…"]', "at least one column of categories"),
-        *([f"# candidates, if they are public and no answers: {_list(others)}"] if others else []),
+        *([f"# further candidates, if they are public and no answers: {_list(others)}"] if others else []),
         _comment("# population_total = …", "a published figure; released weights are scaled to it"),
         _comment('# where = "age_group = 40"', "which records take part: a SQL condition on public columns"),
         _comment('# universe = ["age_group"]', "further columns it may name, where who belongs is public"),

@@ -75,18 +75,20 @@ def refusals_recorded(privacy: PrivacySpec, folder: Path, paid: list[Charge]) ->
 def _verify_beside(ledger: Path, folder: Path) -> None:
     """Stop where a release beside this one was charged to this ledger, and the ledger does not know it."""
     seal = read_seal(ledger.resolve())
+    found = []
     for path in _anchor_files(folder):
         anchor = _read_anchor(path)
+        if anchor is None and not _names_ledger(path.parent, ledger):
+            continue  # some other file of that name
+        if anchor is None:
+            remedy = "put it back as it was written, or keep that release elsewhere"
+            raise SurveyError("file", f"anchor of '{path.parent.name}'", "cannot be read", remedy)
+        found.append(anchor)
         if seal and anchor.ledger != seal.ledger and _names_ledger(path.parent, ledger):
             problem = f"is not the one that the release '{path.parent.name}' beside was charged to, under the same name"
             remedy = "put the old ledger back, or keep the releases that were charged to it elsewhere"
             raise SurveyError("file", f"ledger '{ledger.name}'", problem, remedy)
-    verify_own(ledger, anchors_beside(folder))
-
-
-def anchors_beside(folder: Path) -> list[Anchor]:
-    """The anchors of the releases in the folder where a new one is to be."""
-    return [_read_anchor(path) for path in _anchor_files(folder)]
+    verify_own(ledger, found)
 
 
 def _anchor_files(folder: Path) -> list[Path]:
@@ -95,12 +97,11 @@ def _anchor_files(folder: Path) -> list[Path]:
     return []
 
 
-def _read_anchor(path: Path) -> Anchor:
-    try:
+def _read_anchor(path: Path) -> Anchor | None:
+    """The anchor in a file, or None where it has none."""
+    with contextlib.suppress(OSError, UnicodeDecodeError, SurveyError):
         return Anchor.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, SurveyError):
-        remedy = "put it back as it was written, or keep that release elsewhere"
-        raise SurveyError("file", f"anchor of '{path.parent.name}'", "cannot be read", remedy) from None
+    return None
 
 
 def _names_ledger(release: Path, ledger: Path) -> bool:

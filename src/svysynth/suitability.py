@@ -58,8 +58,8 @@ CHANCE = 1.04
 """Over √n: the distance that chance exceeds once in a hundred where mean and spread are those of the sample."""
 CUT = 0.01
 """The share of records beyond a public bound that is worth a word."""
-TOTALS_APART, DIFFERENT = 0.01, 0.5
-"""Between the sum of weights and the declared total: look closer, and stop."""
+TOTALS_APART, DIFFERENT = 0.01, 10.0
+"""Between the sum of weights and the declared total: the part from which to look closer, and the factor that stops."""
 LEAST_INFORMATION, RECORDS_A_COEFFICIENT = 0.02, 5
 """The share of the records' information that weights α must leave, and how many records' for each coefficient."""
 FAR_BELOW = 0.8
@@ -217,11 +217,11 @@ def _total(survey: Survey) -> list[Finding]:
     total = sum(map_blocks(survey.engine, _Sum(survey.weights), len(survey)))
     if abs(total / survey.population_total - 1) <= TOTALS_APART:
         return []
-    far = abs(total / survey.population_total - 1) > DIFFERENT
+    far = not 1 / DIFFERENT < total / survey.population_total < DIFFERENT
     return [
         Finding(
             "survey.population_total",
-            f"the sum of the weights differs from it by more than {DIFFERENT if far else TOTALS_APART:.0%}",
+            f"the sum of the weights differs from it by more than {f'a factor of {DIFFERENT:g}' if far else '1%'}",
             "released counts are scaled to it, and will be off the direct ones by that factor",
             "declare the published figure of the population that the file is a sample of",
             stops=far,
@@ -280,7 +280,8 @@ def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
             f"{WHOLE_OFF:g}) and {WORTH:.0%} off the direct ones, with no privacy at all"
         )
         return [Finding(place, problem, "released figures would be wrong by as much", instead, stops=True)]
-    if small.height and float((small["off"] ** 2).clip(upper_bound=FAR_OFF**2).mean() or 0) > SMALL_OFF:  # type: ignore[arg-type]
+    squared = small.group_by("statistic").agg((pl.col("off") ** 2).clip(upper_bound=FAR_OFF**2).mean())
+    if (squared["off"] > SMALL_OFF).any():
         problem = f"cells of fewer than {ENOUGH} records differ from the model more than chance explains"
         return [Finding(place, problem, "the formula leaves out what tells them apart", instead, stops=False)]
     if (off > OFF).sum() > OFTEN * tables.height:
