@@ -41,7 +41,9 @@ def test_the_audits_at_length(tmp_path):
         )
         seconds[mechanism] = time.process_time() - start
     sampled = pl.concat(found)
-    (DOCS / "audit.md").write_text(page(exact, sampled, seconds), encoding="utf-8")
+    before = (DOCS / "audit.md").read_text(encoding="utf-8")
+    review = before[before.index("## A hostile review") :]  # written by people
+    (DOCS / "audit.md").write_text(page(exact, sampled, seconds) + "\n" + review, encoding="utf-8")
     assert exact.filter(guarantee="global")["holds"].all()
     assert sampled["holds"].all()
 

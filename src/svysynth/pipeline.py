@@ -162,7 +162,7 @@ def _review(finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame
     reasons = beyond_the_data(survey, made.synthetic.surveys)
     if state is None:
         reasons.append(Reason("do not publish", NOT_FOR_RELEASE))
-    return Review(compared, examined, judge_release(compared, examined.findings, complaints, state, reasons))
+    return Review(compared, examined, judge_release(compared, examined.findings, complaints, state, reasons), state)
 
 
 @outlined

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from svysynth.accounting import epsilon_text
+from svysynth.budgets import BudgetState
 from svysynth.calibration import Calibration
 from svysynth.columns import ALL
 from svysynth.combine import Synthetic
@@ -62,7 +64,7 @@ def internal_page(
         seeded=release.seeded,
         verdict=review.verdict,
         **{"global": release.guarantee.kind == "global"},
-        summary=_summary(release, comparisons, alike, calibration),
+        summary=_summary(release, comparisons, alike, calibration, review.budget),
         noise=_noise(release),
         misfit=_misfit(review.examined.misfit),
         misfit_rows=_misfit_rows(review.examined.misfit),
@@ -91,6 +93,8 @@ class Review:
     """Released beside direct (`verdict.beside`)."""
     examined: Examined
     verdict: ReleaseVerdict
+    budget: BudgetState | None = None
+    """The budget after the charge; None where nothing was charged."""
 
 
 # --- the model's own fit, and noise ---
@@ -343,11 +347,18 @@ def _utility_plot(comparisons: Sequence[_Comparison]) -> Image | None:
 
 
 def _summary(
-    release: Release, comparisons: Sequence[_Comparison], alike: LookAlikes | None, calibration: Calibration | None
+    release: Release,
+    comparisons: Sequence[_Comparison],
+    alike: LookAlikes | None,
+    calibration: Calibration | None,
+    budget: BudgetState | None,
 ) -> Rows:
     guarantee = release.guarantee
     kind = f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic" if guarantee.kind == "asymptotic" else guarantee.kind
     found: Rows = [("Privacy loss promised", f"ε = {guarantee.epsilon_blanked:g}. {kind[0].upper()}{kind[1:]}")]
+    if budget is not None:
+        spent, total = epsilon_text(budget.spent), epsilon_text(budget.total)
+        found.append(("Share of the budget used", f"{percent(budget.spent / budget.total, 1)}: ε = {spent} of {total}"))
     if calibration is not None:
         passed = calibration.fit.verdict.passed
         share = percent(calibration.largest_bound / calibration.target, 1)
