@@ -91,13 +91,13 @@ def cases() -> Iterator[Case]:
     for privacy in (FBS, FBP):
         total = tests | {"population_total": 6157.0}
         yield Case("Schools drawn by enrolment (apipop)", "apipop", total, privacy, drawn, _mean("api00", "enroll"))
-    for name, outcome, other, size in (
-        ("CPS1988", "wage", "ethnicity", 28155.0),
-        ("CPSSW8", "earnings", "gender", 61395.0),
+    for name, outcome, other, size, largest in (
+        ("CPS1988", "wage", "ethnicity", 28155.0, 3000.0),
+        ("CPSSW8", "earnings", "gender", 61395.0, 80.0),
     ):
         wages = {"outcome": outcome, "weight": "w", "strata": "region", "public": ["region", other]}
         for n in (1000, 8000):
-            for privacy in (FBS, FBP):
+            for privacy in (FBS, FBP, laplace((0.0, largest), (0.1, 60 * size / 28155 * 1000 / n))):
                 spec = wages | {"population_total": size}
                 drawn = sample(outcome, "region", n, spread=0.4)
                 yield Case(f"Wages, sample of {n:,} ({name})", name, spec, privacy, drawn, _mean(outcome, outcome))

@@ -144,7 +144,7 @@ def test_a_cluster_gives_the_same_though_workers_are_killed(house, in_memory, tm
         assert run(house, tmp_path / "release", "fbs", workers) == in_memory["fbs"]
         assert len(workers.killed) == 2
         assert workers.calls > 10
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600  # a watchdog, not a limit
         while len(set(client.run(os.getpid).values())) < 3 and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not set(workers.killed) & set(client.run(os.getpid).values())

@@ -457,7 +457,7 @@ def test_a_busy_ledger_is_waited_for_and_then_refused(path, monkeypatch):
     other.execute("BEGIN EXCLUSIVE")
     monkeypatch.setattr(ledgerfile, "BUSY_SECONDS", 0.1)
     refused(path, r"in use by other processes for 0\.1 seconds. Remedy: try again")
-    monkeypatch.setattr(ledgerfile, "BUSY_SECONDS", 20)
+    monkeypatch.setattr(ledgerfile, "BUSY_SECONDS", 600)
     waiting = threading.Thread(target=charge, args=(path, BUDGET, 1, "a", "asymptotic"))
     waiting.start()
     time.sleep(0.3)
