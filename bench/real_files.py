@@ -97,7 +97,7 @@ def cases() -> Iterator[Case]:
     ):
         wages = {"outcome": outcome, "weight": "w", "strata": "region", "public": ["region", other]}
         for n in (1000, 8000):
-            for privacy in (FBS, FBP, laplace((0.0, largest), (0.1, 60 * size / 28155 * 1000 / n))):
+            for privacy in (FBS, FBP, laplace((0.0, largest), (0.1, 20 * size / n))):
                 spec = wages | {"population_total": size}
                 drawn = sample(outcome, "region", n, spread=0.4)
                 yield Case(f"Wages, sample of {n:,} ({name})", name, spec, privacy, drawn, _mean(outcome, outcome))
