@@ -85,7 +85,7 @@ def cases() -> Iterator[Case]:
     for privacy in (FBS, FBP, laplace((0.0, 150_000.0), (100.0, 1200.0))):
         yield Case("Employees' incomes, Austria (eusilc)", "eusilc", income, privacy, earners)
     hours = {"outcome": "earningsHour", "weight": "weights", "public": ["education", "sex"]}
-    yield Case("Hourly earnings (ses)", "ses", hours | {"population_total": 2_000_000.0}, FBS)
+    yield Case("Hourly earnings (ses)", "ses", hours | {"population_total": 115_741.0}, FBS)
     tests = {"outcome": "api00", "weight": "w", "strata": "stype", "public": ["stype", "awards"]}
     drawn = sample("enroll", "stype", 1000)
     for privacy in (FBS, FBP):
@@ -187,6 +187,13 @@ so another run gives somewhat other figures.
 | file | release | direct | population | released | inside | verdict |
 |---|---|--:|--:|--:|--:|---|
 {table}
+
+**Reading it.** What used to go out wrong is refused: weights that strata fix, answers that are yes or no, clusters, incomes
+skewed to the left. Declared public, the weights of a stratified sample are kept and the mean is right. Wages are nearly
+lognormal, and the models alone fit them within 2.6%; the asymptotic mechanism moves their means by up to 11%, because its
+weights α take more from one side of a skewed outcome than from the other, and its correction assumes that they do not. The
+verdict says "do not publish" where that shows, after the charge. Additive noise has no such bias; its intervals are long
+for small files.
 """
 
 
