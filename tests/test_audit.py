@@ -15,7 +15,7 @@ from svysynth.attack import attack, lower_bounds
 from svysynth.audit import HIGH, LOG_PRIOR, censored, make_pairs, normalized
 from svysynth.cli import main
 from svysynth.interval import Interval
-from svysynth.noise import OpenDPNoise, StudyNoise
+from svysynth.noise import StudyNoise
 from svysynth.spec import parse_spec
 from svysynth.streams import Streams
 from svysynth.worlds import audit_sampled, black_box, make_worlds, noisy_sums, white_box
@@ -197,8 +197,8 @@ def test_releases_of_tables_show_no_more_than_is_claimed(quick, tmp_path):
 def test_noise_that_is_too_small_is_caught_in_what_is_published(quick, monkeypatch, tmp_path):
     """A planted bug: a thousandth of the noise, in whole releases whose tables are looked at."""
     pair = make_worlds(spec_of("laplace"), 0.5, 1, None, Streams.seeded(4))
-    own = OpenDPNoise.__call__
-    monkeypatch.setattr(OpenDPNoise, "__call__", lambda self, values, use: own(self, values, quieter(use)))
+    own = StudyNoise.__call__
+    monkeypatch.setattr(StudyNoise, "__call__", lambda self, values, use: own(self, values, quieter(use)))
     seen = black_box(pair, 24, tmp_path, Streams.seeded(5))
     assert attack(*seen.samples, seen.names).epsilon > pair.claim
 

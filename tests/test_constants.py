@@ -246,12 +246,15 @@ def test_the_fragment_completes_a_spec(folder):
     text = (folder / "svysynth-demo/doctorates.toml").read_text(encoding="utf-8").split("[standin]")[0]
     path = folder / "svysynth-demo/unfinished.toml"
     path.write_text(text.replace('guarantee = "asymptotic"', 'guarantee = "global"'), encoding="utf-8")
-    with pytest.raises(SurveyError, match="is required"):
+    with pytest.raises(SurveyError, match=r"withdrawn.*need 'privacy.bounds'"):
         load_spec(path)
     spec = load_unfinished(path)
     assert spec.survey.data == path.parent / "doctorates.csv"
     found = from_published(Published(quartiles=(72e3, 128e3), records=10_355, population=125_199.0))
     path.write_text(path.read_text(encoding="utf-8") + "\n" + found.fragment(), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('mechanism = "fbs"', 'mechanism = "laplace"'), encoding="utf-8"
+    )
     finished = load_spec(path)
     assert (finished.standin, finished.privacy.bounds) == (found.standin, found.bounds)
     path.write_text("[privacy", encoding="utf-8")

@@ -300,7 +300,8 @@ def load_unfinished(path: Path) -> Spec:
     try:
         return load_spec(path)
     except SurveyError as error:
-        if "'privacy.bounds' is required" not in error.problem and "'standin' is required" not in error.problem:
+        lacking = ("'privacy.bounds' is required", "need 'privacy.bounds'", "'standin' is required")
+        if not any(words in error.problem for words in lacking):
             raise
     content: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"))
     content["privacy"].setdefault("bounds", {"outcome": [1, 2], "weight": [1, 2]})

@@ -45,7 +45,7 @@ def appearing(path: Path, mode: int = 0o600) -> Iterator[Path]:
         try:
             clear_leftovers(path.parent)
             _claim(folder, held)
-            temporary.touch(mode=0o600)
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except (OSError, ValueError):
             raise file_error(path, "cannot be written", "check that the folder exists and can be written to") from None
         try:

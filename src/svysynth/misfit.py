@@ -36,6 +36,8 @@ from svysynth.utility import standard_distance
 CLASSES = 2000
 """Into which standardised values are counted, from −FAR to FAR."""
 FAR = 8.0
+TWO_SAMPLES = 0.8
+"""Over √n: so much more than from a curve is the distance of two samples, SIMULATED times as many in one of them."""
 SIMULATED = 4
 """Surveys that are drawn of a model without a closed form."""
 CONSTANT = 1e-9
@@ -101,8 +103,10 @@ def simulate_misfit(survey: Survey, fit: Fit, tables: Sequence[TableSpec], strea
     implied, spread = (found[name].to_numpy() for name in ("estimate", "se"))
     off = standard_distance(implied, estimate, np.hypot(se, spread / np.sqrt(SIMULATED)))
     columns = direct.with_columns(pl.Series("model", implied), pl.Series("off", off).fill_nan(None))
-    distance = max(float(ks_2samp(survey.outcome_values, one.outcome_values).statistic) for one in drawn)
-    return Misfit(columns, distance, None, len(survey))
+    outcomes = np.concatenate([one.outcome_values for one in drawn])
+    # chance moves the distance of two samples further than that of one from a curve
+    distance = ks_2samp(survey.outcome_values, outcomes).statistic - TWO_SAMPLES / np.sqrt(len(survey))
+    return Misfit(columns, float(distance), None, len(survey))
 
 
 def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats) -> Survey:

@@ -238,7 +238,8 @@ def finish_table(
 ) -> pl.DataFrame:
     """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row."""
     se = np.sqrt(variance)
-    se = np.where(has_error(value, se), se, np.where(np.isnan(se), np.nan, 0.0))
+    if statistic == "count":  # one that the design fixes has no error, and rounding should not show any
+        se = np.where(has_error(value, se) | np.isnan(se), se, 0.0)
     half = se * np.where(np.asarray(df) > 0, stdtrit(df, 0.5 + estimation.confidence / 2), np.nan)
     with np.errstate(over="ignore"):
         cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)

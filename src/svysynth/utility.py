@@ -10,7 +10,7 @@ import numpy as np
 
 from svysynth.groups import Booleans, Floats
 
-NO_ERROR = 1e-9
+NO_ERROR = 1e-12
 """A standard error that is a smaller fraction of its estimate is what rounding leaves of none."""
 
 
