@@ -57,6 +57,23 @@ def test_each_reason_has_its_weight(released, level, words):
     assert words in "\n".join(found.lines())
 
 
+def test_one_cell_that_is_far_off_is_named():
+    """The others may all be right: a reader looks at this one too."""
+    found = judged(tables([100.0] * 9 + [200.0], [5.0] * 10))
+    assert found.level == "look closer"
+    assert "mean of level 9" in "\n".join(found.lines())
+
+
+def test_a_file_s_mean_that_is_far_off_counts_whatever_the_direct_error():
+    """One outlier makes the direct error large, and nothing is then far off in such errors."""
+    direct = tables([750.0] + [100.0] * 9, [700.0] + [5.0] * 9)
+    assert judged(tables([62.0] + [100.0] * 9, [1.5] + [5.0] * 9), direct=direct).level == "do not publish"
+
+
+def test_noise_whose_interval_holds_the_direct_figure_is_not_called_wrong():
+    assert judged(tables([140.0] + [100.0] * 9, [25.0] + [5.0] * 9)).level == "publish"
+
+
 def test_what_was_found_before_and_the_diagnostics_and_the_budget_count():
     same = tables([100.0] * 10, [5.0] * 10)
     advice = Finding("column 'y'", "it is odd", "this matters", "use another", stops=False)
