@@ -190,9 +190,10 @@ so another run gives somewhat other figures.
 
 **Reading it.** What used to go out wrong is refused: weights that strata fix, answers that are yes or no, clusters,
 incomes skewed to the left. Declared public, the weights of a stratified sample are kept and the mean is right. Wages
-are nearly lognormal, and the models alone fit them within 2.6%; the asymptotic mechanism moves their means by up to
-11%, because its weights α take more from one side of a skewed outcome than from the other, and its correction assumes
-that they do not. The verdict says "do not publish" where that shows, after the charge. Additive noise has no such bias;
+are nearly lognormal, and the models alone fit them within 3% (the internal reports have it); the asymptotic
+mechanism moves their means by up to 11%, because its weights α take more from one side of a skewed outcome than from
+the other, and its correction assumes that they do not. The verdict says "do not publish" or "look closer" where that
+shows, after the charge. Additive noise has no such bias;
 its intervals are long for small files.
 """
 
