@@ -112,7 +112,7 @@ def in_memory(house, tmp_path_factory):
 def test_a_release_does_not_depend_on_how_it_is_cut(house, in_memory, tmp_path, on_disk, mechanism, parts):
     found = run(house, tmp_path / "release", mechanism, Local(threads=2, parts=parts))
     assert found == in_memory[mechanism]
-    verify_release(tmp_path / "release")
+    verify_release(tmp_path / "release", house / "ledger.sqlite")
     internal = pl.read_parquet(tmp_path / "release/internal/records.parquet")
     assert (internal["weighted_bound"] <= 2.0).all()
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".svysynth")] == []
@@ -279,7 +279,7 @@ def test_a_large_release_has_no_text_file(monkeypatch, house, tmp_path, on_disk)
     page = Path(out / "public/report.html").read_text()
     assert "microdata-1.parquet" in page
     assert "microdata-1.csv" not in page
-    verify_release(out)
+    verify_release(out, house / "ledger.sqlite")
 
 
 def fatal(item):

@@ -93,7 +93,7 @@ def test_noise_is_charged_as_differential_privacy_and_the_paper_s_mechanism_as_a
     release_again(house, "noisy", LAPLACE)
     spent = {state.accounting: (state.spent, state.left) for state in show(ledger)}
     assert spent == {"asymptotic": (12_000_000, 988_000_000), "differential privacy": (12_000_000, 1_000_000)}
-    assert verify_release(house / "noisy").ledger
+    assert verify_release(house / "noisy", ledger).ledger
 
 
 def test_opening_takes_the_kind_from_the_spec(house, capsys):
@@ -151,7 +151,7 @@ def test_a_run_with_a_seed_fails_verification_under_any_name(quick, house, capsy
         (public / "manifest.json").write_text(json.dumps(manifest | changes, indent=2, ensure_ascii=False) + "\n")
         (public / "SHA256SUMS").unlink()
         (public / "SHA256SUMS").write_text(publish.sums_text(publish.checksums(public)))
-        code, _, err = run(capsys, "verify", public)
+        code, _, err = run(capsys, "verify", public, "--files-only")
         assert code == 1
         assert "was made with a seed" in err
 
@@ -243,7 +243,7 @@ def test_releases_of_other_ledgers_and_things_that_are_none_may_lie_beside(quick
 
 def test_a_release_into_a_folder_that_is_not_there_yet(quick, house):
     pipeline.release(load_spec(house / "spec.toml"), house / "new/folder/release", repeatable(3))
-    assert verify_release(house / "new/folder/release").ledger
+    assert verify_release(house / "new/folder/release", house / "spec.toml").ledger
 
 
 # --- refusals ---

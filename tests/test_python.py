@@ -42,7 +42,7 @@ def test_a_release_in_python_is_charged_and_can_be_verified(released):
     release, demo = released
     assert show(demo / "ledger.sqlite")[0].spent >= 10_800_000
     assert release.charge.millionths == 10_800_000
-    assert svysynth.verify(str(demo / "python")).ledger
+    assert svysynth.verify(str(demo / "python"), str(demo / "doctorates.toml")).ledger
 
 
 def test_calibrating_step_by_step_gives_what_the_release_gives(released):
@@ -152,6 +152,7 @@ def test_a_column_given_for_its_name_is_not_shown(doctorate_frame):
         (svysynth.release, {"spec": "nowhere.toml", "folder": "out"}),
         (svysynth.verify, {"folder": 3}),
         (svysynth.verify, {"folder": "nowhere"}),
+        (svysynth.verify, {"folder": "nowhere", "ledger": "nowhere.toml"}),
         (svysynth.verify, {"folder": "nowhere", "ledger": 3}),
         (svysynth.load_spec, {"path": 3}),
         (svysynth.open_budget, {"path": 3, "name": "people", "total": 1, "accounting": "asymptotic"}),

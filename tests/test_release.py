@@ -526,7 +526,7 @@ def test_a_release_without_a_seed_is_not_stamped(ready, spec_path, tmp_path, mon
     monkeypatch.setattr(pipeline, "calibrate_suitable", ready)
     assert run("release", spec_path, "--out", tmp_path / "plain") == 0
     assert not hunt(files_of(tmp_path / "plain/public"), ["NOT FOR RELEASE"])
-    assert verify_release(tmp_path / "plain").ledger
+    assert verify_release(tmp_path / "plain", spec_path).ledger
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
@@ -883,7 +883,7 @@ def test_a_full_disk_at_every_file(quick, spec_path, ledger, tmp_path, capsys, r
         assert (code, left) == (1, []), limit
         assert_discreet(out, err, "disk")
     assert attempt_with(sizes[-1])[3] == ["release"]
-    assert verify_release(whole).ledger
+    assert verify_release(whole, spec_path).ledger
     assert show(ledger)[0].charges == charges + len(sizes) + 4
 
 

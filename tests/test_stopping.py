@@ -46,6 +46,7 @@ def command(args):
 
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a caller in the background may have ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as nohup does
 cli.app = command
 cli.main()
 """

@@ -244,7 +244,7 @@ def test_public_weights_are_kept_and_the_outcome_alone_is_modelled(tmp_path, cap
     spec = house(tmp_path, frame, changes=[('weight = "wt"', 'weight = "wt"\nweight_public = true')])
     assert run("release", spec, "--out", tmp_path / "out") == 0
     capsys.readouterr()
-    assert run("verify", tmp_path / "out") == 0
+    assert run("verify", tmp_path / "out", "--ledger", spec) == 0
     said = capsys.readouterr().out
     assert "a respondent's income is blanked out" in said
     assert "Published as they are: region, sex, wt" in said

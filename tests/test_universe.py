@@ -167,7 +167,7 @@ def test_a_release_publishes_who_belongs_and_verify_reads_it(tmp_path):
     (tmp_path / "spec.toml").write_text(SPEC.format(settings=settings))
     open_budget(tmp_path / "ledger.sqlite", "people", 10, load_spec(tmp_path / "spec.toml").privacy.accounting)
     done = release(load_spec(tmp_path / "spec.toml"), tmp_path / "release")
-    manifest = verify_release(tmp_path / "release").manifest
+    manifest = verify_release(tmp_path / "release", tmp_path / "spec.toml").manifest
     assert manifest.survey.where == manifest.guarantee.universe == "age = 40 and note <> '<i>'"
     assert manifest.survey.universe == ("age", "note")
     assert manifest.survey.records == done.records < 200

@@ -21,9 +21,9 @@ from svysynth.combine import combine, make_synthetic
 from svysynth.design import Design
 from svysynth.files import write_frame
 from svysynth.guarantee import additive
-from svysynth.ledger import charge, entries, open_budget
+from svysynth.ledger import charge, entries, open_budget, record_release
 from svysynth.manifest import Manifest
-from svysynth.publish import checksums, sums_text
+from svysynth.publish import checksum, checksums, sums_text
 from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, rounded, survey_of_microdata
 from svysynth.spec import load_spec
 from svysynth.survey import Survey
@@ -135,12 +135,20 @@ def run(capsys, *arguments):
     return caught.value.code or 0, said.out, said.err
 
 
-def assert_refused(capsys, *arguments, saying=""):
-    code, out, err = run(capsys, "verify", *arguments)
+def assert_refused(capsys, folder, *arguments, saying=""):
+    """Refused with the ledger beside it, or with what is given instead."""
+    named = arguments or ("--ledger", ledger_of(folder))
+    code, out, err = run(capsys, "verify", folder, *named)
     assert (code, out) == (1, "")
     assert len(err.strip().splitlines()) == 1
     assert err.startswith("Error: ")
     assert saying in err
+
+
+def ledger_of(folder):
+    """The ledger of the house that a release, or its public folder, is in."""
+    home = folder.parent.parent if folder.name == "public" else folder.parent
+    return home / "ledger.sqlite"
 
 
 def sign(public, **changes):
@@ -164,7 +172,7 @@ def sign_sums(public):
 
 
 def test_a_release_passes_by_itself_as_its_public_folder_and_with_its_ledger(house, tmp_path, capsys):
-    code, out, err = run(capsys, "verify", house / "release")
+    code, out, err = run(capsys, "verify", house / "release", "--ledger", house / "spec.toml")
     assert (code, err) == (0, "")
     for line in (
         "checksums of 8 files",
@@ -174,9 +182,9 @@ def test_a_release_passes_by_itself_as_its_public_folder_and_with_its_ledger(hou
     ):
         assert line in out
     public = shutil.copytree(house / "release/public", tmp_path / "elsewhere")
-    code, out, _ = run(capsys, "verify", public)
+    code, out, _ = run(capsys, "verify", public, "--files-only")
     assert code == 0
-    assert "not checked against the ledger" in out
+    assert "not checked against a ledger" in out
     code, out, _ = run(capsys, "verify", public, "--ledger", house / "ledger.sqlite")
     assert code == 0
     assert "entry 2 of the ledger" in out
@@ -210,17 +218,19 @@ def test_every_kind_of_release_passes(tmp_path, monkeypatch, changes):
         assert old in text
         text = text.replace(old, new, 1)
     release = make_release(tmp_path / "in", text) / "release"
-    assert verify_release(release).ledger
+    assert verify_release(release, ledger_of(release)).ledger
     monkeypatch.setattr(large, "MOST_IN_MEMORY", 100)
-    assert verify_release(release).ledger
+    assert verify_release(release, ledger_of(release)).ledger
 
 
 def test_labels_that_a_spreadsheet_would_run_pass(tmp_path, kept):
     """They have an apostrophe in CSV files and none in Parquet."""
     labels = {"regions": ("=1+1", "-none-", "'+x"), "sexes": ('say "a, b"', "@home", "NA", "-5")}
-    assert verify_release(make_release(tmp_path / "in", **labels) / "release").ledger
+    release = make_release(tmp_path / "in", **labels) / "release"
+    assert verify_release(release, ledger_of(release)).ledger
     text = SPEC.replace('"salary"', '"=salary"')
-    assert verify_release(make_release(tmp_path / "other", text, outcome="=salary") / "release").ledger
+    release = make_release(tmp_path / "other", text, outcome="=salary") / "release"
+    assert verify_release(release, ledger_of(release)).ledger
 
 
 # --- one changed byte ---
@@ -253,7 +263,7 @@ def test_every_changed_byte_is_noticed(copy, capsys):
             changed[place] ^= 1 << generator.randrange(8)
             path.write_bytes(changed)
             with pytest.raises(SurveyError):
-                verify_release(copy)
+                verify_release(copy, files_only=True)
             tried += 1
         path.write_bytes(content[:-1])
         assert_refused(capsys, copy)
@@ -266,7 +276,7 @@ def test_every_changed_byte_is_noticed(copy, capsys):
             assert_refused(capsys, copy)
         path.write_bytes(content)
     assert tried >= 1000
-    assert verify_release(copy).ledger
+    assert verify_release(copy, ledger_of(copy)).ledger
 
 
 def test_files_that_are_renamed_added_taken_away_or_swapped(copy, capsys):
@@ -452,10 +462,12 @@ def forge(public, confidential):
 def test_a_folder_with_the_confidential_answers_in_it_is_refused(copy, capsys):
     """Tables follow from the files, all is signed again, the charge is in the ledger: the hash is another."""
     forge(copy / "public", pl.read_csv(copy.parent / "people.csv"))
-    assert not verify_release(copy / "public").ledger  # nothing in the folder itself contradicts the rest
+    assert not verify_release(
+        copy / "public", files_only=True
+    ).ledger  # nothing in the folder itself contradicts the rest
     ledger = copy.parent / "ledger.sqlite"
-    for arguments in ((copy,), (copy / "public", "--ledger", ledger)):
-        assert_refused(capsys, *arguments, saying="is not the one that was charged for")
+    for folder in (copy, copy / "public"):
+        assert_refused(capsys, folder, "--ledger", ledger, saying="is not the one that was charged for")
 
 
 def test_a_folder_that_names_a_charge_without_a_release_is_refused(copy, capsys):
@@ -467,15 +479,42 @@ def test_a_folder_that_names_a_charge_without_a_release_is_refused(copy, capsys)
 
 
 def test_a_public_folder_alone_passes_and_says_what_was_not_checked(copy, capsys):
-    code, out, _ = run(capsys, "verify", copy / "public")
+    code, out, _ = run(capsys, "verify", copy / "public", "--files-only")
     assert code == 0
-    assert "not checked against the ledger" in out
+    assert "not checked against a ledger" in out
     assert "one that was paid for" in out
 
 
-def test_a_whole_release_whose_ledger_is_gone_is_refused(copy, capsys):
+def test_who_names_no_ledger_is_told_to(copy, capsys):
+    for folder in (copy, copy / "public"):
+        code, out, err = run(capsys, "verify", folder)
+        assert (code, out) == (1, "")
+        assert "--ledger: was not given" in err
+    assert_refused(capsys, copy, "--files-only", "--ledger", ledger_of(copy), saying="together with a ledger")
+
+
+def test_a_ledger_that_is_not_there_is_refused(copy, capsys):
     (copy.parent / "ledger.sqlite").rename(copy.parent / "elsewhere.sqlite")
-    assert_refused(capsys, copy, saying="its ledger is not where it was")
+    assert_refused(capsys, copy, saying="ledger")
+    assert_refused(capsys, copy, "--ledger", copy.parent / "spec.toml", saying="ledger")
+
+
+def test_a_forger_s_own_ledger_is_not_asked(copy, tmp_path, capsys):
+    """It has a charge and a release entry for the forged manifest, and every file of the folder points to it."""
+    forge(copy / "public", pl.read_csv(copy.parent / "people.csv"))
+    own = tmp_path / "own.sqlite"
+    open_budget(own, "people", 1000, "asymptotic")
+    paid = charge(own, "people", 12, "forged", "asymptotic")
+    sign(copy / "public", ledger=vars(paid.anchor))
+    bound = record_release(paid, checksum(copy / "public/manifest.json"))
+    (copy / "anchor.json").write_text(bound.to_json())
+    run_file = copy / "internal/run.json"
+    run_file.write_text(json.dumps(json.loads(run_file.read_text()) | {"ledger": str(own)}))
+    assert verify_release(copy, own).ledger  # the forger's work is sound: only the ledger is not ours
+    for named in (ledger_of(copy), copy.parent / "spec.toml"):
+        assert_refused(capsys, copy, "--ledger", named, saying="not the ledger")
+    code, out, _ = run(capsys, "verify", copy)
+    assert (code, out) == (1, "")
 
 
 def test_a_release_of_an_earlier_format_is_told_by_name(copy, capsys):
@@ -569,7 +608,7 @@ def test_a_lie_about_the_charge_needs_the_ledger_to_be_caught(copy, capsys, epsi
     sign(copy / "public", **consistent_lie(epsilon))
     assert_refused(capsys, copy, saying="charged")
     assert_refused(capsys, copy / "public", "--ledger", copy.parent / "ledger.sqlite", saying="charged")
-    assert not verify_release(copy / "public").ledger
+    assert not verify_release(copy / "public", files_only=True).ledger
 
 
 def test_a_lie_about_the_kind_needs_the_ledger_to_be_caught(tmp_path, capsys):
@@ -602,9 +641,8 @@ def test_another_entry_of_the_ledger(copy, capsys):
         {"ledger": "0" * 32},
     ):
         sign(copy / "public", ledger=entry)
-        assert_refused(capsys, copy)
-        if entry != {"entry": other.entry, "hash": other.hash}:
-            assert_refused(capsys, copy / "public", "--ledger", ledger)
+        for folder in (copy, copy / "public"):
+            assert_refused(capsys, folder, "--ledger", ledger)
 
 
 def test_an_anchor_of_another_release(copy, capsys):
@@ -634,13 +672,6 @@ def test_a_ledger_that_was_put_back_from_a_copy(tmp_path, house, capsys):
     sign(public, ledger={"entry": later.entry + 1, "hash": "a" * 64})
     assert_refused(capsys, public, "--ledger", ledger, saying="lacks the charge")
     assert_refused(capsys, house / "release", "--ledger", earlier / "ledger.sqlite", saying="not the ledger")
-
-
-def test_a_run_file_that_says_nothing(copy, capsys):
-    for text in ("", "[]", "{}", '{"ledger": 1}', '{"ledger": "/nowhere"}', "[" * 100_000):
-        (copy / "internal/run.json").write_text(text)
-        assert_refused(capsys, copy, saying="its ledger is not where it was")
-        assert verify_release(copy, copy.parent / "ledger.sqlite").ledger
 
 
 # --- manifests that are none ---
@@ -677,10 +708,10 @@ def test_malformed_manifests_are_one_error(copy, capsys):
         (public / "manifest.json").write_bytes(manifest.encode("utf-8", "surrogatepass"))
         sign_sums(public)
         with suppress(SurveyError):
-            verify_release(copy)
+            verify_release(copy, files_only=True)
             believed.append(manifest)
         if number % 40 == 0 and manifest not in believed:
-            assert_refused(capsys, copy)
+            assert_refused(capsys, copy, "--files-only")
     assert number > 500
     allowed = {"about", "estimation", "notes", "versions", "created"}
     fields = json.loads(text)

@@ -69,28 +69,29 @@ def verify(
         Path, typer.Argument(metavar="DIR", help="A release, or its public folder.", readable=False, show_default=False)
     ],
     ledger_path: Annotated[
-        Path | None, typer.Option("--ledger", metavar="FILE", help="The ledger it was charged to.", show_default=False)
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="Your ledger, or a spec that names it.", show_default=False),
     ] = None,
+    files_only: Annotated[
+        bool, typer.Option("--files-only", help="Without a ledger: only see that the files agree with one another.")
+    ] = False,
 ) -> None:
     """Check a release that is going out.
 
-    Checksums and manifest, that the tables follow from the synthetic files by making them again, and that the ledger
-    has a charge for this very folder: files that were changed and signed again are an error. A public folder alone is
-    checked without the ledger, and the output says so; a whole release whose ledger cannot be found is an error.
+    Checksums and manifest, that the tables follow from the synthetic files by making them again, and that your ledger
+    has a charge for this very folder: files that were changed and signed again are an error. The ledger is yours to
+    name, because a forged folder could name one of its own. Data users, who have no ledger, use `--files-only`.
 
-    Example: `svysynth verify release`
+    Example: `svysynth verify release --ledger survey.toml`
     """
     from svysynth.verification import verify_release
 
-    found = verify_release(folder, ledger_path)
+    found = verify_release(folder, ledger_path, files_only=files_only)
     console = make_console()
     for line in found.checked:
         console.print(Text(f"  ok  {line}"), soft_wrap=True)
     if not found.ledger:
-        warning = "  --  not checked against the ledger: nothing shows that this folder is the one that was paid for"
-        console.print(Text(f"{warning}. Give the ledger with --ledger."), soft_wrap=True)
-    elif not found.named:
-        warning = "  --  this ledger is the one that the release itself names: see that it is yours, or give --ledger"
+        warning = "  --  not checked against a ledger: nothing shows that this folder is the one that was paid for"
         console.print(Text(warning), soft_wrap=True)
     for sentence in found.manifest.statement:
         console.print(Text(sentence), soft_wrap=True)
@@ -114,8 +115,8 @@ def demo(
     folder = _next_folder(out)
     console.print(Text(f"\n$ svysynth release {spec_path} --out {folder}", style="bold"), soft_wrap=True)
     released = _run_release(spec, folder, seed=None)
-    console.print(Text(f"\n$ svysynth verify {folder}", style="bold"), soft_wrap=True)
-    verify(folder)
+    console.print(Text(f"\n$ svysynth verify {folder} --ledger {spec_path}", style="bold"), soft_wrap=True)
+    verify(folder, spec_path)
     console.print(render_tables(released, spec.estimation))
     for page in ("public/report.html", "public/tables.xlsx", "internal/report.html"):
         console.print(Text(f"Open {folder / page}"), soft_wrap=True)

@@ -1,15 +1,14 @@
 """Verification of a release that is going out: checksums, manifest, tables from microdata, and the ledger's entry.
 
-With the ledger at hand a folder passes if its manifest is the one that was bound to its charge when it was written:
-one changed byte in any public file, signed again or not, is refused. Whoever has the public folder alone can check that
-its files agree with one another, and not that it is the one that was paid for; `Verified.ledger` says which was done.
-A whole release, with its internal folder, is refused where its ledger cannot be found.
+A folder passes if its manifest is the one that was bound to its charge when it was written: one changed byte in any
+public file, signed again or not, is refused. The ledger is named by who asks, never by the folder under test, whose
+author may have a ledger of their own. Whoever has no ledger can check that the files agree with one another
+(`files_only`), and not that the folder is the one that was paid for; `Verified.ledger` says which was done.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import tempfile
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from svysynth.manifest import Manifest, Rounding
 from svysynth.payment import ANCHOR
 from svysynth.publish import MANIFEST, SUMS, checksum, checksums, sums_text
 from svysynth.releases import MICRODATA_DIGITS, STAMP, TABLE_DIGITS, endings, rounded, survey_of_microdata
-from svysynth.spec import Spec
+from svysynth.spec import Spec, load_spec
 from svysynth.survey import Survey
 from svysynth.synthesis import SMOOTHED, UNSMOOTHED
 from svysynth.universe import refuse_private_filter
@@ -58,17 +57,21 @@ class Verified:
     manifest: Manifest
     checked: tuple[str, ...]
     ledger: bool
-    """Whether the ledger was at hand."""
-    named: bool = True
-    """Whether the ledger was named by who asks, and not by the folder itself."""
+    """Whether the ledger has the charge of this very folder; if not, only that its files agree with one another."""
 
 
-def verify_release(folder: str | Path, ledger: str | Path | None = None) -> Verified:
-    """Check a release, or a public folder alone; the first thing that is wrong is an error."""
+def verify_release(folder: str | Path, ledger: str | Path | None = None, *, files_only: bool = False) -> Verified:
+    """Check a release, or a public folder alone; the first thing that is wrong is an error.
+
+    `ledger` is the ledger of who asks, or a spec that names it. Without one, `files_only` checks the files against one
+    another.
+    """
     require_type(folder, str | Path, "the folder", "give the path of a release")
-    require_type(ledger, str | Path | None, "the ledger", "give its path, or leave it out")
-    folder, ledger = Path(folder), None if ledger is None else Path(ledger)
+    require_type(ledger, str | Path | None, "the ledger", "give its path, or that of a spec that names it")
+    folder, ledger = Path(folder), _ledger_named(ledger)
     public = _public_folder(folder)
+    if (ledger is None) != files_only:
+        raise _one_of_the_two(files_only)
     manifest = _check_files(public)
     if manifest.ledger is None or manifest.warning is not None:
         raise _seeded()
@@ -77,8 +80,6 @@ def verify_release(folder: str | Path, ledger: str | Path | None = None) -> Veri
     if manifest.privacy.datasets:
         rows = _check_tables(public, manifest)
         checked.append(f"{rows:,} rows of tables, made again from {manifest.privacy.datasets} synthetic files")
-    named = ledger is not None
-    ledger = ledger or _ledger_of(folder)
     if ledger is not None:
         paid = Anchor(**vars(manifest.ledger))
         release = _check_ledger(ledger, paid, manifest.guarantee, checksum(public / MANIFEST))
@@ -87,10 +88,25 @@ def verify_release(folder: str | Path, ledger: str | Path | None = None) -> Veri
             f"charged as entry {paid.entry} of the ledger {ledger} (id {paid.ledger[:8]}…), bound to this manifest by "
             f"entry {release.number}"
         )
-    elif public != folder:
-        remedy = "give it with --ledger, or verify the public folder alone"
-        raise SurveyError("file", "the release", "cannot be checked: its ledger is not where it was", remedy)
-    return Verified(manifest, tuple(checked), ledger is not None, named)
+    return Verified(manifest, tuple(checked), ledger is not None)
+
+
+def _ledger_named(path: str | Path | None) -> Path | None:
+    """The ledger of who asks, which a spec may name."""
+    if path is None or Path(path).suffix != ".toml":
+        return None if path is None else Path(path)
+    privacy = load_spec(path).privacy
+    if privacy is None:
+        raise SurveyError("spec", "privacy", "is missing, so that no ledger is named", "name the ledger itself")
+    return privacy.ledger
+
+
+def _one_of_the_two(files_only: bool) -> SurveyError:
+    if files_only:
+        return SurveyError("file", "--files-only", "was given together with a ledger", "leave one of the two out")
+    problem = "was not given: a folder cannot say by itself which ledger it was charged to"
+    remedy = "give your ledger or your spec, or only compare the files with one another (--files-only)"
+    return SurveyError("file", "--ledger", problem, remedy)
 
 
 def _public_folder(folder: Path) -> Path:
@@ -288,14 +304,6 @@ def _check_anchor(folder: Path, release: Anchor) -> None:
     path = folder / ANCHOR
     if path.is_file() and Anchor.from_json(path.read_bytes().decode(errors="replace")) != release:
         raise _wrong("has the anchor of another release beside it")
-
-
-def _ledger_of(folder: Path) -> Path | None:
-    """Where the ledger is, if this is the machine that made the release."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        path = Path(json.loads((folder / "internal" / "run.json").read_text(encoding="utf-8"))["ledger"])
-        return path if path.is_file() else None
-    return None
 
 
 def _seeded() -> SurveyError:
