@@ -48,16 +48,10 @@ bounds = {{ outcome = [1000.0, 1000000.0], weight = [1.0, 1000.0] }}
 [model]
 formula = "1"
 
-[standin]
-mean = 10.0
-spread = 0.5
-
 [[tables]]
 by = ["region", "sex"]
 """
 MECHANISMS = {
-    "fbs global": ("fbs", "global"),
-    "fbp global": ("fbp", "global"),
     "fbs asymptotic": ("fbs", "asymptotic"),
     "laplace": ("laplace", "global"),
 }
@@ -95,10 +89,9 @@ def make_house(folder, mechanism, answers):
 def release(folder, mechanism, answers, capsys):
     """What a release that repeats published and printed, masked."""
     spec = make_house(folder, mechanism, answers)
-    seed = ["--seed", "3"] if mechanism in ("fbs global", "fbp global") else []  # these are withdrawn from release
     with suppress(SystemExit), pytest.MonkeyPatch.context() as patch:
         repeat(patch, 3)
-        main(["release", str(spec), "--out", str(folder / "out"), *seed])
+        main(["release", str(spec), "--out", str(folder / "out")])
     printed = capsys.readouterr()
     assert (folder / "out/public").is_dir(), printed.err
     said, _, verdict = printed.out.replace(str(folder), "").partition(INTERNAL)
@@ -208,30 +201,14 @@ def test_nothing_public_but_synthetic_values_differs_between_neighbours(mechanis
 
 def note_of_the_data(monkeypatch):
     """A note tells the sum of the confidential weights."""
-    make = pipeline._censored_surveys
+    make = pipeline._noisy_tables
 
     def told(survey, *rest):
         made = make(survey, *rest)
         object.__setattr__(made, "notes", (f"The weights sum to {survey.weights.sum():.6g}.",))
         return made
 
-    monkeypatch.setattr(pipeline, "_censored_surveys", told)
-
-
-def interval_of_the_data(monkeypatch):
-    """The interval is placed by the spread of the confidential outcomes."""
-    read, place, kept = pipeline.survey_from_file, pipeline.place_interval, []
-
-    def reading(spec):
-        kept.append(read(spec))
-        return kept[-1]
-
-    def placed(epsilon, datasets, constants):
-        spread = float(np.log(kept[-1].outcome_values).std())
-        return place(epsilon, datasets, constants.model_copy(update={"spread": spread}))
-
-    monkeypatch.setattr(pipeline, "survey_from_file", reading)
-    monkeypatch.setattr(pipeline, "place_interval", placed)
+    monkeypatch.setattr(pipeline, "_noisy_tables", told)
 
 
 def categories_of_the_data(monkeypatch):
@@ -251,7 +228,6 @@ def categories_of_the_data(monkeypatch):
 
 LEAKS = {
     "note of the data": note_of_the_data,
-    "interval of the data": interval_of_the_data,
     "categories of the data": categories_of_the_data,
 }
 
@@ -261,4 +237,4 @@ def test_a_leak_into_a_public_field_is_caught(bug, monkeypatch, tmp_path, capsys
     monkeypatch.setattr(pipeline, "write_internal", lambda *_, **__: None)
     monkeypatch.setattr(publish, "public_page", lambda *_, **__: "")
     LEAKS[bug](monkeypatch)
-    assert "manifest.json" in differences(tmp_path, "fbp global", capsys)
+    assert "manifest.json" in differences(tmp_path, "laplace", capsys)

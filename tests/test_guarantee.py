@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from svysynth.guarantee import Guarantee, additive, asymptotic, censored, no_guarantee
+from svysynth.guarantee import Guarantee, additive, asymptotic, no_guarantee
 
 ROLES = {"confidential": ("salary", "weight"), "public": ("field", "gender")}
 KINDS = {
@@ -48,11 +48,3 @@ def test_it_is_frozen_and_closed():
         KINDS["global"].epsilon_blanked = 1.0
     with pytest.raises(ValidationError):
         Guarantee(**json.loads(KINDS["global"].model_dump_json()) | {"delta": 0.1})
-
-
-def test_clipped_densities_promise_for_every_data_set_but_say_that_draws_are_approximate():
-    found = censored("fbs", 10.8, 3, (-3.1, 0.5), transform="log", **ROLES)
-    assert (found.kind, found.epsilon_blanked, found.epsilon_changed, found.datasets) == ("global", 10.8, 21.6, 3)
-    assert "every data set" in found.sentences()[1]
-    assert "approximate" in found.sentences()[1]
-    assert "approximate" not in KINDS["global"].sentences()[1]

@@ -275,12 +275,3 @@ def test_the_example_gives_far_records_smaller_bounds_than_fbs(example):
     far = (x @ draw["beta_y"] + 6 * draw["spread"][0], x @ draw["beta_w"], x)
     robust, gaussian = (m.log_likelihood(p, *far)[0] for m, p in ((example["model"], draw), (svysynth.FBS(), given)))
     assert abs(robust) < abs(gaussian)
-
-
-def test_the_example_s_censored_release_costs_what_it_says_and_is_close_to_the_direct_one(example):
-    censored = example["censored"]
-    assert censored.epsilon_blanked == pytest.approx(15)
-    assert censored.verdict.passed
-    table, direct = example["synthetic"].tabulate(["gender"]), svysynth.tabulate(example["survey"], by=["gender"])
-    off = (table["estimate"] - direct["estimate"]).to_numpy()
-    assert (np.abs(off) < 4 * np.hypot(table["se"].to_numpy(), direct["se"].to_numpy())).all()

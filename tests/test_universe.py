@@ -8,7 +8,7 @@ import svysynth
 from svysynth import SurveyError
 from svysynth.cli import main
 from svysynth.engine import LOCAL
-from svysynth.guarantee import additive, asymptotic, censored
+from svysynth.guarantee import additive, asymptotic
 from svysynth.large import read_large
 from svysynth.ledger import open_budget
 from svysynth.pipeline import release
@@ -141,7 +141,6 @@ def test_the_promise_says_who_belongs():
     for make in (
         lambda roles: additive(1.0, **roles),
         lambda roles: asymptotic("fbs", 1.0, 3, transform="log", draws=1000, **roles),
-        lambda roles: censored("fbs", 1.0, 3, (-1.0, 1.0), transform="log", **roles),
     ):
         assert (
             "Who belongs to the universe (age = 40 and sex = 'F') is taken as public." in make(filtered).sentences()[1]

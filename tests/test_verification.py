@@ -519,7 +519,7 @@ def test_a_forger_s_own_ledger_is_not_asked(copy, tmp_path, capsys):
 
 def test_a_release_of_an_earlier_format_is_told_by_name(copy, capsys):
     path = copy / "public/manifest.json"
-    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
+    path.write_text(path.read_text().replace('"format": 3', '"format": 1'))
     sign_sums(copy / "public")
     assert_refused(capsys, copy, saying="a manifest of format 1")
 
@@ -680,7 +680,7 @@ def test_a_ledger_that_was_put_back_from_a_copy(tmp_path, house, capsys):
 def malformed(manifest):
     """Texts in a manifest's place, none of which is one."""
     yield from ("", "null", "[]", "{}", '"text"', "1", "{", "\ufeff{}", "[" * 100_000, '{"a":' * 100_000)
-    yield from (manifest[:-2], manifest + manifest, manifest.replace("{", '{"format": 2,', 1))
+    yield from (manifest[:-2], manifest + manifest, manifest.replace("{", '{"format": 3,', 1))
     yield from (manifest.replace(" ", ""), manifest.replace("\n", "\r\n"), manifest.rstrip("\n"))
     fields = json.loads(manifest)
     for name in fields:

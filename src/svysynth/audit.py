@@ -1,39 +1,37 @@
-"""The exact audit: a model of two parameters on a grid, whose posteriors of neighbouring samples are compared.
+"""The exact audit: privacy loss between made-up neighbours, computed and not estimated.
 
-On a grid a posterior is a finite list of probabilities, so the privacy loss between two of them is exact: the largest
-ratio, and the hockey-stick divergence at any ε. With the probabilities p and q sorted by p/q and added up to P and Q,
-the latter is max_k(P_k − e^ε·Q_k), so that (ε, δ) holds from ε = max_k log((P_k − δ)/Q_k) on. The censored mechanism's
-log-likelihoods come from `clipped.clipped_sum`, with which releases are made. Samples are made up, never read: the
-audit is about the mechanism, and looks at no survey.
+The noise of tables: the sums of two neighbours are whole numbers, and noise with P(j) ∝ e^(−|j|/b) on each gives any
+result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases are made with.
+
+The asymptotic mechanism: a model of two parameters on a grid has posteriors that are finite lists of probabilities, so
+the privacy loss between two of them is exact: the largest ratio, and the hockey-stick divergence at any ε. With the
+probabilities p and q sorted by p/q and added up to P and Q, the latter is max_k(P_k − e^ε·Q_k), so that (ε, δ) holds
+from ε = max_k log((P_k − δ)/Q_k) on. Samples are made up, never read: the audit is about the mechanism, and looks at no
+survey.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import polars as pl
 
-from svysynth.clipped import Blocks, clipped_sum, make_blocks
-from svysynth.groups import Booleans, Floats
-from svysynth.interval import Interval
-from svysynth.models.base import Array, Parameters, Records
-from svysynth.models.joint import Placed
+from svysynth.groups import Booleans, Floats, Integers
+from svysynth.noise import Use, contributions, split_budget
 from svysynth.outline import outlined
+from svysynth.spec import BoundsSpec
 from svysynth.streams import Streams
 
 LARGEST_SAMPLE = 20
 SMALLEST_SAMPLE = 5
 POPULATION = 1000.0
 """The public total by which weights are scaled."""
-BOUNDS_T, BOUNDS_W = (-6.0, 6.0), (1.0, 1000.0)
-WIDTH, HIGH = 2.5, -1.0
-"""The interval that is audited unless another width is asked for; its upper end is a likely log density."""
+BOUNDS = BoundsSpec(outcome=(-6.0, 6.0), weight=(1.0, 1000.0))
+EPSILON = 1.0
+"""Of the noise that is audited, unless another is asked for."""
 LARGEST_BOUND = 1.8
 """Δ_α of the asymptotic mechanism, the paper's: ε = 3.6 for one draw and a record blanked out."""
 BISECTIONS = 10
@@ -50,33 +48,10 @@ BATCH = 50
 Mechanism = Callable[[Sequence["Sample"]], Floats]
 """Samples in, their log-likelihoods out: sample × point of the grid."""
 Relation = Literal["blanked out", "changed"]
+NEIGHBOURS = ("natural", "adversarial")
 
 
-@dataclass(frozen=True)
-class GridModel:
-    """t ~ N(mean, sd²) and v ~ N(0, 1): a mean and a log standard deviation are its parameters."""
-
-    name = "grid"
-    whole_rows = False
-
-    @property
-    def joint(self) -> GridModel:
-        """The parameters are their own coordinates."""
-        return self
-
-    def size(self, whitening: Any, statistics: Any) -> int:
-        """Two."""
-        return 2
-
-    def place(self, u: Array, whitening: Any, statistics: Any) -> Placed:
-        """The parameters at u; the prior is added on the grid."""
-        return Placed({"mean": u[0], "log_sd": u[1]}, jnp.zeros(()))
-
-    def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array | None) -> Array:
-        """One term per record."""
-        off = (t - parameters["mean"]) / jnp.exp(parameters["log_sd"])
-        return -0.5 * (off**2 + v**2) - parameters["log_sd"] - jnp.log(2 * jnp.pi)
-
+# --- the grid: t ~ N(mean, sd²) and v ~ N(0, 1), with a mean and a log standard deviation for parameters ---
 
 MEANS, LOG_SDS = np.meshgrid(np.linspace(-8, 8, 81), np.linspace(-2.5, 1.5, 33))
 POINTS: dict[str, Floats] = {"mean": MEANS.ravel(), "log_sd": LOG_SDS.ravel()}
@@ -96,14 +71,14 @@ class Sample:
     there: Booleans
 
     @classmethod
-    def clamped(cls, t: Floats, w: Floats) -> Sample:
-        """Within the public bounds, as `censored_records` makes it."""
-        return cls(np.clip(t, *BOUNDS_T), np.clip(w, *BOUNDS_W), np.ones(len(t), bool))
+    def of(cls, t: Floats, w: Floats) -> Sample:
+        """With every record there."""
+        return cls(t, w, np.ones(len(t), bool))
 
-    @property
-    def v(self) -> Floats:
-        """The log weight, scaled by the public total."""
-        return np.asarray(np.log(self.w * (len(self.t) / POPULATION)))
+    def on_grid(self) -> tuple[Floats, Floats]:
+        """Outcome and log weight, scaled by the public total; what lies beyond the bounds counts as at their end."""
+        t, w = np.clip(self.t, *BOUNDS.outcome), np.clip(self.w, *BOUNDS.weight)
+        return t, np.asarray(np.log(w * (len(t) / POPULATION)))
 
     def without(self, position: int) -> Sample:
         """One record blanked out."""
@@ -142,9 +117,9 @@ def _make_pair(generator: np.random.Generator, adversarial: bool) -> Pair:
 
 def pair_of(t: Floats, w: Floats, position: int, new_t: float, new_w: float, adversarial: bool = True) -> Pair:
     """The pair in which one record's outcome and weight become others."""
-    before, (after_t, after_w) = Sample.clamped(t, w), (t.copy(), w.copy())
+    before, (after_t, after_w) = Sample.of(t, w), (t.copy(), w.copy())
     after_t[position], after_w[position] = new_t, new_w
-    return Pair(before, Sample.clamped(after_t, after_w), before.without(position), adversarial)
+    return Pair(before, Sample.of(after_t, after_w), before.without(position), adversarial)
 
 
 def extreme_pair() -> Pair:
@@ -156,47 +131,43 @@ def extreme_pair() -> Pair:
 # --- mechanisms ---
 
 
-def censored(samples: Sequence[Sample], interval: Interval) -> Floats:
-    """The released mechanism's own sums. A blanked record has no weight: its term is a constant."""
-    return np.asarray(_grid_sums(_blocks(samples), jnp.asarray(interval.low), jnp.asarray(interval.high)))
+def noisy_sums(sample: Sample, uses: Sequence[Use]) -> list[Integers]:
+    """The exact sums that each use of the budget adds noise to. A blanked record adds nothing."""
+    return [
+        contributions(use.group, sample.w, sample.t, BOUNDS, use.with_outcome)[:, sample.there].sum(axis=1)
+        for use in uses
+    ]
 
 
-def _blocks(samples: Sequence[Sample]) -> Blocks:
-    """Every sample as a chunk of one block: laid out together, each as a cell of its own, and taken apart."""
-    count = len(samples)
-    t, v, there = (np.concatenate([getattr(sample, name) for sample in samples]) for name in ("t", "v", "there"))
-    cell = np.repeat(np.arange(count), [len(sample.t) for sample in samples])
-    blocks, present = (
-        make_blocks(Records(t, values, cell, np.ones((count, 1)), ("1",)), LARGEST_SAMPLE)
-        for values in (v, there.astype(float))
-    )
-    blocks = blocks._replace(weight=present.v)
-    return Blocks(*(part.reshape(-1, 1, 1, *part.shape[2:])[:count] for part in blocks))
+def noise_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
+    """The largest log ratio of any noisy sums, for every pair; what is needed with δ = 0 and nothing else."""
+    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
+    for pair in pairs:
+        uses = split_budget({(): 1}, len(pair.before.t), ("count", "mean"), BOUNDS, epsilon)
+        before, changed, blanked = (noisy_sums(own, uses) for own in (pair.before, pair.changed, pair.blanked))
+        found["blanked out"].append(max(_log_ratio(own, blanked, uses) for own in (before, changed)))
+        found["changed"].append(_log_ratio(before, changed, uses))
+    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
 
 
-@jax.jit
-def _grid_sums(blocks: Blocks, low: Array, high: Array) -> Array:
-    points = {name: jnp.asarray(values) for name, values in POINTS.items()}
-
-    def of_sample(own: Blocks) -> Array:
-        return jax.vmap(lambda parameters: clipped_sum(GridModel(), parameters, own, low, high))(points)
-
-    return jnp.asarray(jax.lax.map(of_sample, blocks))
+def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequence[Use]) -> float:
+    moved = (float(np.abs(own - its).sum()) for own, its in zip(one, other, strict=True))
+    return sum(far / use.scale for far, use in zip(moved, uses, strict=True))
 
 
-def unclipped(t: Floats, v: Floats) -> Floats:
+def record_terms(t: Floats, v: Floats) -> Floats:
     """The terms of every record: record × point."""
     off = (t[:, np.newaxis] - POINTS["mean"]) / np.exp(POINTS["log_sd"])
     return np.asarray(-0.5 * (off**2 + v[:, np.newaxis] ** 2) - POINTS["log_sd"] - np.log(2 * np.pi))
 
 
 def asymptotic(samples: Sequence[Sample], bound: float = LARGEST_BOUND) -> Floats:
-    """The paper's mechanism at Δ_α = `bound`: weights from the data, c by bisection, no clipping."""
+    """The paper's mechanism at Δ_α = `bound`: weights from the data, c by bisection."""
     return np.stack([_asymptotic(sample, bound) for sample in samples])
 
 
 def _asymptotic(sample: Sample, bound: float) -> Floats:
-    own = unclipped(sample.t, sample.v)[sample.there]
+    own = record_terms(*sample.on_grid())[sample.there]
     size = np.abs(own)
     bounds = np.max(size[:, likely(LOG_PRIOR + own.sum(axis=0))], axis=1)
 
@@ -267,8 +238,8 @@ class Losses:
     """For every pair the privacy loss in one relation: ε for each of DELTAS, and δ at the claimed ε."""
 
     epsilon: Floats
-    """Pair × δ."""
-    delta: Floats
+    """Pair × δ; where only the first is found, δ is 0."""
+    delta: Floats | None = None
 
 
 def measure(mechanism: Mechanism, pairs: Sequence[Pair], claims: dict[Relation, float]) -> dict[Relation, Losses]:
@@ -283,10 +254,12 @@ def measure(mechanism: Mechanism, pairs: Sequence[Pair], claims: dict[Relation, 
             epsilon = [least_epsilon(*two) for two in compared[relation]]
             delta = [hockey_stick(*two, claim) for two in compared[relation]]
             found[relation].append(Losses(np.max(epsilon, axis=0), np.max(delta, axis=0)))
-    return {
-        relation: Losses(np.concatenate([own.epsilon for own in parts]), np.concatenate([own.delta for own in parts]))
-        for relation, parts in found.items()
-    }
+    return {relation: _joined(parts) for relation, parts in found.items()}
+
+
+def _joined(parts: Sequence[Losses]) -> Losses:
+    deltas = [own.delta for own in parts if own.delta is not None]
+    return Losses(np.concatenate([own.epsilon for own in parts]), np.concatenate(deltas))
 
 
 def _posteriors(mechanism: Mechanism, pairs: Sequence[Pair]) -> Iterator[tuple[Floats, Floats, Floats]]:
@@ -301,46 +274,47 @@ def _posteriors(mechanism: Mechanism, pairs: Sequence[Pair]) -> Iterator[tuple[F
 
 
 def audit_exact(
-    pairs: Sequence[Pair], width: float = WIDTH, progress: Callable[[str], None] = lambda _: None
+    pairs: Sequence[Pair], epsilon: float = EPSILON, progress: Callable[[str], None] = lambda _: None
 ) -> pl.DataFrame:
     """One row for each guarantee, sort of neighbours and relation; `holds` is null where nothing exact is promised.
 
-    The global kind is the censored mechanism with an interval of that width, one draw. The asymptotic kind is the
-    paper's mechanism at Δ_α = 1.8; what it promises is not a bound for every pair, so nothing is judged.
+    The global kind is the noise of tables at that ε. The asymptotic kind is the paper's mechanism at Δ_α = 1.8, one
+    draw; what it promises is not a bound for every pair, so nothing is judged.
     """
-    interval = Interval.of_budget(width, 1, HIGH)
-    kinds: dict[str, tuple[Mechanism, float]] = {
-        "global": (partial(censored, interval=interval), width),
-        "asymptotic": (asymptotic, 2 * LARGEST_BOUND),
-    }
-    rows = []
-    for guarantee, (mechanism, claim) in kinds.items():
-        progress(f"{guarantee}: {len(pairs):,} pairs")
-        claims: dict[Relation, float] = {"blanked out": claim, "changed": 2 * claim}
-        losses = measure(mechanism, pairs, claims)
-        for adversarial, name in ((False, "natural"), (True, "adversarial")):
-            own = np.array([pair.adversarial == adversarial for pair in pairs])
-            if own.any():
-                rows += [
-                    _row(guarantee, name, relation, claims[relation], losses[relation], own) for relation in claims
-                ]
+    progress(f"global: {len(pairs):,} pairs")
+    rows = _rows("global", pairs, {"blanked out": epsilon, "changed": epsilon}, noise_losses(pairs, epsilon))
+    progress(f"asymptotic: {len(pairs):,} pairs")
+    claims: dict[Relation, float] = {"blanked out": 2 * LARGEST_BOUND, "changed": 4 * LARGEST_BOUND}
+    rows += _rows("asymptotic", pairs, claims, measure(asymptotic, pairs, claims))
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _rows(
+    guarantee: str, pairs: Sequence[Pair], claims: dict[Relation, float], losses: dict[Relation, Losses]
+) -> list[dict[str, Any]]:
+    kinds = {name: np.array([pair.adversarial == (name == "adversarial") for pair in pairs]) for name in NEIGHBOURS}
+    return [
+        _row(guarantee, name, relation, claim, losses[relation], own)
+        for name, own in kinds.items()
+        for relation, claim in claims.items()
+        if own.any()
+    ]
 
 
 def _row(
     guarantee: str, neighbours: str, relation: Relation, claim: float, losses: Losses, own: Booleans
 ) -> dict[str, Any]:
-    needed, delta = losses.epsilon[own].max(axis=0), losses.delta[own]
-    holds = bool(needed[0] <= claim + ROUNDING) if guarantee == "global" else None
-    figures = {f"epsilon at delta {each:g}": float(value) for each, value in zip(DELTAS, needed, strict=True)}
+    needed = losses.epsilon[own].max(axis=0).tolist()
+    needed += [None] * (len(DELTAS) - len(needed))
+    delta = None if losses.delta is None else losses.delta[own]
     return {
         "guarantee": guarantee,
         "neighbours": neighbours,
         "relation": relation,
         "pairs": int(own.sum()),
         "claim": claim,
-        **figures,
-        "largest delta at claim": float(delta.max()),
-        "share above 0.001": float(np.mean(delta > NOTICEABLE)),
-        "holds": holds,
+        **{f"epsilon at delta {each:g}": value for each, value in zip(DELTAS, needed, strict=True)},
+        "largest delta at claim": None if delta is None else float(delta.max()),
+        "share above 0.001": None if delta is None else float(np.mean(delta > NOTICEABLE)),
+        "holds": bool(needed[0] <= claim + ROUNDING) if guarantee == "global" else None,
     }

@@ -45,7 +45,7 @@ ASYMPTOTIC = (
 )
 SAMPLED = (
     "A lower bound above the claim would refute it. One below proves nothing: a better attack, or more runs, might "
-    "find more. Refused runs are left out; whether a release is refused is not covered by ε."
+    "find more."
 )
 
 
@@ -54,27 +54,25 @@ def exact(
     pairs: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Pairs of neighbours, every other adversarial.")
     ] = 500,
-    width: Annotated[
-        float, typer.Option(min=0.01, max=20.0, help="Of the public interval: ε of one draw, blanked out.")
-    ] = 2.5,
+    epsilon: Annotated[float, typer.Option(min=0.01, max=100.0, help="Of the noise on tables.")] = 1.0,
     seed: Seed = None,
     out: Out = None,
 ) -> None:
     """The exact privacy loss on small data sets, and the (ε, δ) it needs.
 
-    A model of two parameters on a grid has posteriors that are finite lists of probabilities, so that the largest ratio
-    between those of two neighbours is exact, and so is the ε needed with δ = 0, 1e-6 and 1e-3. The global guarantee is
-    audited with the very sum of clipped log densities that releases are made with. The exit code is 1 if its claim does
-    not hold.
+    The global guarantee of `laplace`: how far one respondent moves the sums that releases measure, over the scale of
+    their noise, is the largest log ratio that any result can have. The exit code is 1 if it exceeds the claim. The
+    asymptotic guarantee: a model of two parameters on a grid has posteriors that are finite lists of probabilities, so
+    that the largest ratio between those of two neighbours is exact, and so is the ε needed with δ = 0, 1e-6 and 1e-3.
 
-    Examples: `svysynth audit exact`, `svysynth audit exact --pairs 10000 --width 1 --out audit.csv`
+    Examples: `svysynth audit exact`, `svysynth audit exact --pairs 10000 --epsilon 3 --out audit.csv`
     """
     _refuse_ending(out)
     keep_compiled_programs()
     from svysynth.audit import audit_exact, make_pairs
 
     console = _console()
-    found = _with_progress(console, lambda step: audit_exact(make_pairs(pairs, _streams(seed)), width, step))
+    found = _with_progress(console, lambda step: audit_exact(make_pairs(pairs, _streams(seed)), epsilon, step))
     console.print(_render_exact(found))
     console.print(Text(ASYMPTOTIC), soft_wrap=True)
     _finish(console, found, out)
@@ -85,19 +83,12 @@ def sampled(
     spec_path: Annotated[
         Path,
         typer.Argument(
-            metavar="SPEC", help="Its mechanism, bounds and [standin] are audited.", readable=False, show_default=False
+            metavar="SPEC", help="Its mechanism and bounds are audited.", readable=False, show_default=False
         ),
     ],
-    epsilon: Annotated[
-        str, typer.Option(help="Values of ε with commas: of one synthetic file, or of the tables, blanked out.")
-    ] = "0.5,1,2",
+    epsilon: Annotated[str, typer.Option(help="Values of ε of the tables, with commas.")] = "0.5,1,2",
     runs: Annotated[int, typer.Option(min=2, help="Releases of each data set, at each ε.")] = 20,
-    files: Annotated[
-        int, typer.Option(min=1, max=1000, help="Synthetic files of a release, each of which is attacked by itself.")
-    ] = 25,
-    records: Annotated[
-        int | None, typer.Option(min=5, help="Records of the generated survey; 50/ε by default.", show_default=False)
-    ] = None,
+    records: Annotated[int, typer.Option(min=5, help="Records of the generated survey.")] = 20,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of each lower bound.")] = 0.95,
     seed: Seed = None,
     out: Out = None,
@@ -105,10 +96,10 @@ def sampled(
     """Attack whole releases with samples: a lower bound on ε for each attack.
 
     Two small surveys are generated that differ in one respondent, with the answers that do the most harm. Both are
-    released many times over, in a folder that is thrown away. The white-box attack sees the posterior draws or noisy
-    sums, the black-box attack the published files. Half of the runs choose the attack, the others count how often it
-    succeeds, and Clopper and Pearson's limits make that a lower bound on ε. For `guarantee = "global"` and
-    `mechanism = "laplace"`. The exit code is 1 if a bound exceeds the claim.
+    released many times over, in a folder that is thrown away. The white-box attack sees the noisy sums, the black-box
+    attack the published files. Half of the runs choose the attack, the others count how often it succeeds, and Clopper
+    and Pearson's limits make that a lower bound on ε. For `guarantee = "global"`. The exit code is 1 if a bound exceeds
+    the claim.
 
     Example: `svysynth audit sampled doctorates.toml --epsilon 0.5,1,2 --runs 40 --out audit.csv`
     """
@@ -127,7 +118,6 @@ def sampled(
                 runs,
                 Path(folder),
                 _streams(seed),
-                files=files,
                 records=records,
                 confidence=confidence,
                 progress=step,
@@ -178,7 +168,7 @@ def _render_exact(found: pl.DataFrame) -> Table:
     for name in ("δ at the claim", "holds"):
         table.add_column(name, justify="right")
     for row in found.iter_rows(named=True):
-        needed = [f"{value:.4g}" for name, value in row.items() if name.startswith("epsilon at")]
+        needed = [_figure(value, ".4g") for name, value in row.items() if name.startswith("epsilon at")]
         cells = [
             row["guarantee"],
             row["neighbours"],
@@ -187,23 +177,26 @@ def _render_exact(found: pl.DataFrame) -> Table:
             f"{row['claim']:g}",
             *needed,
         ]
-        table.add_row(*map(Text, [*cells, f"{row['largest delta at claim']:.2g}", _verdict(row["holds"])]))
+        table.add_row(*map(Text, [*cells, _figure(row["largest delta at claim"], ".2g"), _verdict(row["holds"])]))
     return table
 
 
 def _render_sampled(found: pl.DataFrame) -> Table:
     level = f"{found['confidence'][0]:.6g}"
     table = Table(box=box.SIMPLE_HEAD, title=f"Lower bounds on ε, each at confidence {level}", title_justify="left")
-    names = ("mechanism", "attack", "statistic", "records", "counted", "refused", "frequencies", "claimed ε", "found ε")
+    names = ("mechanism", "attack", "statistic", "records", "counted", "frequencies", "claimed ε", "found ε")
     for name in (*names, "holds"):
         table.add_column(name, justify="left" if name in ("mechanism", "attack", "statistic") else "right")
     for row in found.iter_rows(named=True):
         seen = f"{row['frequency']:.3f}, {row['other frequency']:.3f}"
-        refused = f"{row['refused']}, {row['refused other']}"
-        cells = [row["mechanism"], row["attack"], row["statistic"], str(row["records"]), f"{row['counted']:,}", refused]
+        cells = [row["mechanism"], row["attack"], row["statistic"], str(row["records"]), f"{row['counted']:,}"]
         figures = [seen, f"{row['claim']:g}", f"{row['lower bound']:.3f}", _verdict(row["holds"])]
         table.add_row(*map(Text, [*cells, *figures]))
     return table
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
 def _verdict(holds: bool | None) -> str:

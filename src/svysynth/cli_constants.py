@@ -1,4 +1,4 @@
-"""`svysynth constants`: public constants for the guarantee `global`, their reasons, and what they cost if wrong."""
+"""`svysynth constants`: public constants for the guarantee `global`, their reasons, and what bounds do."""
 
 from __future__ import annotations
 
@@ -9,36 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from svysynth.cli_study import keep_compiled_programs
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.hidden import in_hiding
 from svysynth.spec import Spec, Transform
-from svysynth.streams import Streams
 
 if TYPE_CHECKING:
     import polars as pl
 
     from svysynth.constants import Proposal, Published
-    from svysynth.survey import Survey
 
 WIDTH_OF_A_PIPE = 80
-FINE_FACTORS = tuple(0.4 * (2.5 / 0.4) ** (step / 40) for step in range(41))
 FINE_REACHES = tuple(1 + step / 8 for step in range(29))
-TRIAL_RECORDS = 1000
 OUTCOME, SAMPLE, FILE = "Published figures of the outcome", "Published figures of the sample", "Or a public file"
-RELEASE, SHOWN = "The release", "What to show"
-GUESS_LEGEND = (
-    "√|Σ| is the product of the two spreads and √(1 − correlation²). Correction divides by s; s·p is the share of the "
-    "information about means that is left, and standard errors grow by 1/√(s·p).\n"
-)
+RELEASE, SHOWN = "The release", "What to write"
 BOUNDS_LEGEND = (
-    "Bias of mean: of clamped values, as in tables with additive noise. Bias of model: of a law fitted to them, as in "
-    "synthetic data. Wide bounds cost synthetic data nothing, and additive noise in proportion.\n"
+    "Bias of mean: of clamped values, as in tables with additive noise. Bias of model: of a law fitted to them. Noise "
+    "grows in proportion to the bounds.\n"
 )
 
 
@@ -81,29 +71,20 @@ def constants(
         Path | None,
         _option("A public file with SPEC's columns. Never the confidential one.", FILE, "FILE", readable=False),
     ] = None,
-    epsilon: Annotated[Number, _option("By default the spec's, or 10.8.", RELEASE)] = None,
-    datasets: Annotated[int | None, _option("By default the spec's, or 3.", RELEASE, "COUNT")] = None,
     transform: Annotated[str | None, _option("By default the spec's, or log.", RELEASE, "log|identity")] = None,
     out: Annotated[
         Path | None, _option("A new folder for the lines, the figures as CSV and a plot.", SHOWN, "DIR")
     ] = None,
-    trial: Annotated[
-        bool, typer.Option("--trial", help="Release simulated records too; up to a minute.", rich_help_panel=SHOWN)
-    ] = False,
-    cells: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many cells a trial without SPEC has.", rich_help_panel=SHOWN)
-    ] = 10,
-    seed: Annotated[int | None, _option("Repeat the same trial.", SHOWN, "COUNT", min=0)] = None,
 ) -> None:
-    """Public constants for the guarantee "global": proposed, with reasons, and what they cost if wrong.
+    """Public constants for the guarantee "global": proposed, with reasons, and what bounds do.
 
-    Such a release needs bounds and a guess of the spreads that are public knowledge. Taken from the confidential sample
-    they would tell about it, and ε would not count that. Here they come from published figures (an earlier report, a
-    related survey, the sampling plan) or from a public file, and are printed as lines for the end of the spec.
+    Such a release needs bounds that are public knowledge, and `frontier --standin` a guess of the spreads. Taken from
+    the confidential sample they would tell about it, and ε would not count that. Here they come from published figures
+    (an earlier report, a related survey, the sampling plan) or from a public file, and are printed as lines for the end
+    of the spec.
 
-    The guess may be rough: tables show by how much standard errors grow where it is off, and what bounds do that cut
-    into the data. With `--trial` simulated records are released, on SPEC's public columns; SPEC's outcome and weights
-    play no part in anything here. docs/constants.md says how to choose.
+    A table shows what bounds do that cut into the data. SPEC's own data are not opened. docs/constants.md says how to
+    choose.
 
     Examples: `svysynth constants doctorates.toml --quartiles 74000,130000 --records 10355`,
     `svysynth constants doctorates.toml --standin public-2015.csv --out constants`
@@ -129,23 +110,13 @@ def constants(
         weight_explained=weight_explained,
         correlation=correlation,
     )
-    privacy = spec.privacy if spec else None
-    cost = (
-        epsilon if epsilon is not None else privacy.epsilon if privacy else 10.8,
-        datasets if datasets is not None else privacy.datasets if privacy else 3,
-    )
     if out is not None:
         _refuse_folder(out)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
     proposal = _propose(spec, standin, published, scale)
-    _show(console, proposal, *cost)
-    tried = None
-    if trial:
-        layout = _layout(spec, standin, scale, published, cells)
-        streams = Streams.from_system() if seed is None else Streams.seeded(seed)
-        tried = _try(console, layout, proposal, spec, cost, streams)
+    _show(console, proposal)
     if out is not None:
-        _write(out, proposal, cost[0] / cost[1], tried)
+        _write(out, proposal)
         console.print(Text(f"Wrote {out}: the lines, the figures as CSV, the plot as svg and png."), soft_wrap=True)
 
 
@@ -165,88 +136,19 @@ def _with_scale(spec: Spec | None, scale: Transform) -> Spec:
     return spec.model_copy(update={"survey": spec.survey.model_copy(update={"transform": scale})})
 
 
-# --- the trial ---
-
-
-def _layout(spec: Spec | None, standin: Path | None, scale: Transform, published: Published, cells: int) -> Survey:
-    """The public columns of the stand-in or of the survey; without a spec, records in cells."""
-    keep_compiled_programs()
-    if standin is not None:
-        from svysynth.publicfile import read_public_file
-
-        return read_public_file(_with_scale(spec, scale), standin)
-    if spec is not None:
-        from svysynth.survey import survey_from_file
-
-        return survey_from_file(_with_scale(spec, scale).survey)
-    from svysynth.trial import make_layout
-
-    return make_layout(published.records or TRIAL_RECORDS, cells, scale, published.population)
-
-
-def _try(
-    console: Console, layout: Survey, proposal: Proposal, spec: Spec | None, cost: tuple[float, int], streams: Streams
-) -> pl.DataFrame:
-    from svysynth.trial import summarize_trial, try_constants
-
-    tables = spec.requested_tables if spec else ()
-    formula = spec.model.formula if spec else None
-    mechanism = spec.privacy.mechanism if spec and spec.privacy else "fbs"
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task("starting")
-        found = try_constants(
-            *(layout, proposal, *cost, streams),
-            tables=tables,
-            formula=formula,
-            mechanism=mechanism,
-            progress=lambda step: bar.update(task, description=step),
-        )
-    console.print(_trial_table(summarize_trial(found), len(layout)))
-    return found
-
-
 # --- printing and writing ---
 
 
-def _show(console: Console, proposal: Proposal, epsilon: float, datasets: int) -> None:
-    from svysynth.sensitivity import SHARES, by_bounds, by_guess, interval_of
+def _show(console: Console, proposal: Proposal) -> None:
+    from svysynth.clamping import by_bounds
 
-    interval, _ = interval_of(proposal.standin, epsilon, datasets)
-    width = epsilon / datasets
     console.print(Text(proposal.source, style="bold yellow"))
     console.print(Text("For the end of the spec, in place of sections of the same name:\n"))
     console.print(Text(proposal.fragment()), soft_wrap=True)
     for note in proposal.notes:
         console.print(Text(f"Note: {note}\n", style="bold"))
-    clipped = f"log densities are clipped to {interval.low:.3f} … {interval.high:.3f}"
-    console.print(Text(f"Interval at ε = {epsilon:g} and m = {datasets}: {clipped}.\n"))
-    console.print(_guess_table(by_guess(proposal.standin, [width]), width))
-    console.print(_width_table(by_guess(proposal.standin, [share * width for share in SHARES])))
-    console.print(Text(GUESS_LEGEND, style="dim"))
     console.print(_bounds_table(by_bounds(proposal), proposal.outcome.transform))
     console.print(Text(BOUNDS_LEGEND, style="dim"))
-
-
-def _guess_table(guesses: pl.DataFrame, width: float) -> Table:
-    table = _table(f"If the guess of the spreads is off, at ε/m = {width:.4g}")
-    for name in ("true √|Σ| / guess", "shrink factor s", "efficiency s·p", "standard errors ×"):
-        table.add_column(name, justify="right")
-    for row in guesses.iter_rows(named=True):
-        figures = [f"{row[name]:.2f}" for name in ("shrinkage", "efficiency", "standard_error_factor")]
-        table.add_row(f"{row['truth_over_guess']:g}", *figures, style="bold" if row["truth_over_guess"] == 1 else None)
-    return table
-
-
-def _width_table(guesses: pl.DataFrame) -> Table:
-    table = _table("Standard errors × for other ε/m (rows)\nand true √|Σ| / guess (columns)")
-    table.add_column("ε/m", justify="right")
-    for factor in guesses["truth_over_guess"].unique(maintain_order=True):
-        table.add_column(f"{factor:g}", justify="right")
-    for (width,), rows in guesses.group_by("width", maintain_order=True):
-        table.add_row(f"{width:.4g}", *(f"{growth:.2f}" for growth in rows["standard_error_factor"]))
-    return table
 
 
 def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:
@@ -265,16 +167,6 @@ def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:
     return table
 
 
-def _trial_table(summary: pl.DataFrame, records: int) -> Table:
-    table = _table(f"A trial with {records:,} simulated records: root mean squares over cells and releases")
-    for name in ("true √|Σ| / guess", "statistic", "se of the sample", "release off by", "in se"):
-        table.add_column(name, justify="left" if name == "statistic" else "right")
-    for row in summary.iter_rows(named=True):
-        errors = ["refused", ""] if row["refused"] else [f"{row['error']:.2%}", f"{row['error_over_se']:.2f}"]
-        table.add_row(f"{row['truth_over_guess']:g}", row["statistic"], f"{row['sample_se']:.2%}", *errors)
-    return table
-
-
 def _table(title: str) -> Table:
     return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold")
 
@@ -288,21 +180,17 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3f}%" if abs(share) >= 5e-6 else "0%"
 
 
-def _write(out: Path, proposal: Proposal, width: float, tried: pl.DataFrame | None) -> None:
-    from svysynth.report.constants import draw_sensitivity
-    from svysynth.sensitivity import SHARES, by_bounds, by_guess
+def _write(out: Path, proposal: Proposal) -> None:
+    from svysynth.clamping import by_bounds
+    from svysynth.report.constants import draw_bounds
 
-    guesses = by_guess(proposal.standin, [share * width for share in SHARES], FINE_FACTORS)
     bounds = by_bounds(proposal, FINE_REACHES)
 
     def build(building: Path) -> None:
         (building / "constants.toml").write_text(proposal.fragment(), encoding="utf-8")
-        write_frame(guesses, building / "guesses.csv")
         write_frame(bounds, building / "bounds.csv")
-        if tried is not None:
-            write_frame(tried, building / "trial.csv")
         for ending in ("svg", "png"):
-            draw_sensitivity(guesses, bounds, width, building / f"constants.{ending}", proposal.source)
+            draw_bounds(bounds, building / f"constants.{ending}", proposal.source)
         building.rename(out)
 
     try:

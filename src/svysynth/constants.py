@@ -1,7 +1,7 @@
 """Public constants for the guarantee `global`: proposed from published figures or a public file, with their reasons.
 
-The censored mechanism needs bounds of outcome and weight, and a guess of their spreads within cells, which places the
-interval (`[privacy.bounds]` and `[standin]` in the spec). All of them have to be public knowledge: taken from the
+Such a release needs bounds of outcome and weight, and a stand-in of the survey needs a guess of their spreads within
+cells (`[privacy.bounds]` and `[standin]` in the spec). All of them have to be public knowledge: taken from the
 confidential sample they would be a release that nothing has paid for (docs/constants.md). Outcomes are taken to be
 lognormal, or normal where `transform` is `identity`, and weights lognormal.
 """
@@ -155,7 +155,7 @@ def _outcome_law(published: Published, transform: Transform) -> tuple[Law, tuple
         require_sensible(spread, "the outcome's spread")
     notes = tuple(
         f"The {other} would give a spread of {value:.2g}, not {spread:.2g}: no "
-        f"{'lognormal' if transform == 'log' else 'normal'} law has all these figures. See what a wrong guess costs."
+        f"{'lognormal' if transform == 'log' else 'normal'} law has all these figures. Choose bounds on the wide side."
         for other, value in ways.items()
         if max(value, spread) > DISAGREEMENT * min(value, spread)
     )
@@ -296,16 +296,14 @@ def propose(
 
 
 def load_unfinished(path: Path) -> Spec:
-    """A spec that may lack the very constants that are looked for; there placeholders stand in for them."""
+    """A spec that may lack the very constants that are looked for; placeholders then stand in for them."""
     try:
         return load_spec(path)
     except SurveyError as error:
-        lacking = ("'privacy.bounds' is required", "need 'privacy.bounds'", "'standin' is required")
-        if not any(words in error.problem for words in lacking):
+        if "'privacy.bounds' is required" not in error.problem:
             raise
     content: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"))
     content["privacy"].setdefault("bounds", {"outcome": [1, 2], "weight": [1, 2]})
-    content.setdefault("standin", {"mean": 0, "spread": 1})
     spec = validate_spec(content, path.name)
     return spec.model_copy(update={"survey": spec.survey.model_copy(update={"data": path.parent / spec.survey.data})})
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from svysynth.errors import SurveyError
-from svysynth.guarantee import withdrawn
 from svysynth.outline import outlined
 from svysynth.spec import Spec, SurveySpec
 from svysynth.universe import refuse_private_filter
@@ -73,17 +72,14 @@ def refuse(findings: Sequence[Finding]) -> None:
         raise SurveyError("data", first.place, first.reason + more, first.instead)
 
 
-def find_public(spec: Spec, seeded: bool = False) -> list[Finding]:
-    """What can be known from the spec alone, before the data are read; a seeded run may make what is withdrawn."""
+def find_public(spec: Spec) -> list[Finding]:
+    """What can be known from the spec alone, before the data are read."""
     privacy, survey = spec.privacy, spec.survey
     if privacy is None:
         return []
     found = [CLUSTERS] if survey.cluster else []
     if privacy.mechanism == "laplace-paper":
         found.append(COMPARISON)
-    if privacy.censored and not seeded:
-        error = withdrawn(privacy.mechanism)
-        found.append(Finding(error.place, error.problem, "", error.remedy, stops=True))
     if survey.weight_public and privacy.mechanism != "fbs":
         found.append(
             Finding(

@@ -12,7 +12,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from svysynth.accounting import Accounting
-from svysynth.errors import SurveyError
 
 Kind = Literal["asymptotic", "global", "none"]
 NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"
@@ -32,8 +31,6 @@ class Guarantee(BaseModel):
     """ε for them being changed."""
     largest_bound: float | None
     """Δ = ε/(2m), the target that each record's weighted bound was held to; None where there are no bounds."""
-    interval: tuple[float, float] | None = None
-    """The public interval that each record's log density was clipped to; None where nothing is clipped."""
     datasets: int
     """How many draws, and so synthetic files, the ε covers; 0 for tables alone."""
     confidential: tuple[str, ...]
@@ -78,11 +75,10 @@ class Guarantee(BaseModel):
             f"{self.epsilon_changed:g} if {they} changed"
         )
         if self.kind == "global":
-            exact = ", for exact draws from the model; the sampler's are approximate" if self.sampler else ""
             return (
                 f"Whatever any one respondent had answered, the probability of seeing {what} as they are would be the "
                 f"same up to a factor of exp(ε): {small}.",
-                f"This holds for every data set and whatever else is known{exact}. {given}",
+                f"This holds for every data set and whatever else is known. {given}",
             )
         return (
             f"{NOT_DIFFERENTIAL_PRIVACY}: it is the paper's asymptotic guarantee. {what[0].upper()}{what[1:]} depend "
@@ -122,35 +118,6 @@ def asymptotic(
     )
 
 
-def censored(
-    mechanism: str,
-    epsilon: float,
-    datasets: int,
-    interval: tuple[float, float],
-    *,
-    confidential: tuple[str, ...],
-    public: tuple[str, ...],
-    transform: str,
-    universe: str | None = None,
-) -> Guarantee:
-    """Clipped log densities: ε = m(high − low) for a respondent blanked out, and twice that for one changed."""
-    return Guarantee(
-        kind="global",
-        mechanism=mechanism,
-        epsilon_blanked=epsilon,
-        epsilon_changed=2 * epsilon,
-        largest_bound=None,
-        interval=interval,
-        datasets=datasets,
-        confidential=confidential,
-        public=public,
-        universe=universe,
-        transform=transform,
-        units="clamped to public bounds, weights scaled by the public population total",
-        sampler="Hamiltonian Monte Carlo (approximate)",
-    )
-
-
 def additive(
     epsilon: float, *, confidential: tuple[str, ...], public: tuple[str, ...], universe: str | None = None
 ) -> Guarantee:
@@ -184,17 +151,3 @@ def no_guarantee(mechanism: str, *, confidential: tuple[str, ...], public: tuple
         transform="identity",
         units="as in the file",
     )
-
-
-def withdrawn(mechanism: str) -> SurveyError:
-    """Clipped densities promise too much: only a seeded run, which cannot go out, still makes them, for the audits."""
-    problem = (
-        f"'global' is withdrawn for the mechanism '{mechanism}': its proof is about exact draws, and a Markov "
-        "chain can stay on one side of a posterior. With outcomes in two clusters two neighbouring files were told "
-        "apart with certainty (ε ≥ 3.25 where 2 was claimed) while every diagnostic passed"
-    )
-    remedy = (
-        "use mechanism = 'laplace', which is differentially private, or guarantee = 'asymptotic', which is not; "
-        "docs/privacy.md has the attack"
-    )
-    return SurveyError("spec", "privacy.guarantee", problem, remedy)

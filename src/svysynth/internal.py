@@ -11,7 +11,6 @@ from typing import Any
 import polars as pl
 
 from svysynth.calibration import Calibration
-from svysynth.censor import CensoredFit
 from svysynth.combine import Synthetic
 from svysynth.diagnostics import Verdict
 from svysynth.engine import Engine, frame_ranges
@@ -32,7 +31,6 @@ def write_internal(
     direct: pl.DataFrame,
     review: Review,
     calibration: Calibration | None,
-    censored: CensoredFit | None = None,
 ) -> None:
     """Fill an empty folder with what the disclosure review needs."""
     privacy = release.spec.privacy
@@ -50,9 +48,6 @@ def write_internal(
     )
     if calibration is not None:
         _write_calibration(folder, calibration)
-    if censored is not None:
-        figures = _figures(censored.verdict) | {"odds_of_another_part": censored.odds}
-        _write_json(folder / "diagnostics.json", figures)
     _write_json(
         folder / "verdict.json",
         {"verdict": review.verdict.level, "reasons": [vars(reason) for reason in review.verdict.reasons]},

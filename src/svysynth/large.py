@@ -128,14 +128,11 @@ def _sums(group: Integers, groups: int, count: Integers) -> Integers:
 def undivided_setting(spec: Spec) -> str | None:
     """The setting for which a release needs all records at once, if there is one; else it is put together from parts.
 
-    Noisy and clipped sums, public weights, replicates, clusters and finite population corrections are not made from
-    parts.
+    Noisy sums, public weights, replicates, clusters and finite population corrections are not made from parts.
     """
     privacy = spec.privacy
     if privacy is not None and privacy.mechanism not in ("fbs", "fbp"):
         return "privacy.mechanism"
-    if privacy is not None and privacy.censored:
-        return "privacy.guarantee"
     if spec.survey.weight_public:
         return "survey.weight_public"
     if spec.estimation.variance != "taylor":

@@ -21,12 +21,11 @@ from svysynth.spec import (
     ModelSpec,
     Scheme,
     Spec,
-    StandInSpec,
     TableSpec,
     Transform,
 )
 
-FORMAT = 2
+FORMAT = 3
 NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
 PACKAGES = ("svysynth", "numpy", "polars", "scipy")
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -65,8 +64,6 @@ class PrivacyFacts(_Part):
     scheme: Scheme | None
     draws: int | None
     bounds: BoundsSpec | None
-    public_constants: StandInSpec | None
-    """The public constants that place the interval of the guarantee `global`."""
     correction: bool | None
 
 
@@ -88,7 +85,7 @@ class LedgerEntry(_Part):
 class Manifest(_Part):
     """The whole."""
 
-    format: Literal[2]
+    format: Literal[3]
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     warning: str | None
     about: AboutSpec
@@ -137,10 +134,9 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             epsilon=privacy.epsilon,
             datasets=len(release.microdata),
             guarantee="asymptotic" if release.guarantee.kind == "asymptotic" else "global",
-            scheme=privacy.scheme if sampled and not privacy.censored else None,
-            draws=privacy.draws if sampled and not privacy.censored else None,
+            scheme=privacy.scheme if sampled else None,
+            draws=privacy.draws if sampled else None,
             bounds=privacy.bounds,
-            public_constants=spec.standin if privacy.censored else None,
             correction=privacy.correction if sampled else None,
         ),
         survey=SurveyFacts(

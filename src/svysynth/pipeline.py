@@ -20,17 +20,14 @@ from svysynth.additive import additive_tables, check_additive
 from svysynth.anchor import write_durably
 from svysynth.calibrated import calibrate_suitable
 from svysynth.calibration import Calibration
-from svysynth.censor import CensoredFit, censored_records, fit_censored, trusted_censored
 from svysynth.combine import Synthetic, make_synthetic
-from svysynth.correction import correct
 from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, require_type
 from svysynth.findings import find_public, refuse
-from svysynth.guarantee import Guarantee, additive, asymptotic, censored
+from svysynth.guarantee import Guarantee, additive, asymptotic
 from svysynth.hidden import in_hiding
 from svysynth.internal import write_internal
-from svysynth.interval import place_interval
 from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting
 from svysynth.ledger import Charge, record_release
 from svysynth.manifest import NOT_FOR_RELEASE
@@ -41,13 +38,12 @@ from svysynth.noise import StudyNoise
 from svysynth.outline import outlined
 from svysynth.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
 from svysynth.publish import checksum, publish
-from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
+from svysynth.releases import TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.report.internal import Review
 from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, load_spec
 from svysynth.streams import Streams
 from svysynth.suitability import Examined, examine
 from svysynth.survey import Survey, survey_from_file
-from svysynth.synthesis import synthesize_draws
 from svysynth.tables import tabulate_all
 from svysynth.unweighting import Undone
 from svysynth.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
@@ -130,7 +126,7 @@ def _release(
         remedy = "declare the published figure that released weights are scaled to"
         raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
     else:
-        make = _censored_surveys if privacy.censored else _pseudo_posterior_surveys
+        make = _pseudo_posterior_surveys
 
     def charged(guarantee: Guarantee) -> Charge | NotCharged:
         progress("charging the ledger")
@@ -176,7 +172,6 @@ class _Made:
     tables: pl.DataFrame
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
-    censored: CensoredFit | None = None
 
 
 Pay = Callable[[Guarantee], Charge | NotCharged]
@@ -230,40 +225,6 @@ def _weighting_note(undone: Undone | None) -> str:
     return f"What weighting does to the fitted spread {why} in the draws: spreads come out too small."
 
 
-def _censored_surveys(
-    survey: Survey, spec: Spec, privacy: PrivacySpec, streams: Streams, pay: Pay, progress: Progress
-) -> _Made:
-    """Log densities clipped to a public interval: ε holds for every data set (docs/privacy.md)."""
-    assert privacy.bounds is not None
-    assert spec.standin is not None
-    model = make_model(privacy, spec.model)
-    interval, peak = place_interval(privacy.epsilon, privacy.datasets, spec.standin)
-    records = censored_records(survey, privacy.bounds, spec.model.formula)
-    progress("drawing from the censored posterior")
-    found = trusted_censored(fit_censored(model, records, interval, privacy.datasets, streams))
-    limits = (interval.low, interval.high)
-    guarantee = censored(
-        privacy.mechanism,
-        privacy.epsilon,
-        privacy.datasets,
-        limits,
-        transform=survey.transform,
-        **_roles(survey, spec.survey),
-    )
-    paid = pay(guarantee)
-    draws = [{name: value[number] for name, value in found.draws.items()} for number in range(privacy.datasets)]
-    if privacy.correction:
-        progress("undoing what clipping does")
-        draws = [correct(model, draw, interval, records, streams, peak) for draw in draws]
-    surveys = synthesize_draws(model, records, draws, survey, streams, MICRODATA_DIGITS)
-    synthetic = make_synthetic(surveys, privacy.mechanism, spec.model.smoothing)
-    progress("making tables")
-    tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
-    corrected = "undone in the draws" if privacy.correction else "left in the draws"
-    notes = (f"What clipping does to the fitted spread is {corrected}; that costs no privacy.",)
-    return _Made(guarantee, paid, synthetic, tables, notes, censored=found)
-
-
 def _roles(survey: Survey, spec: SurveySpec) -> dict[str, Any]:
     return {"confidential": survey.confidential, "public": survey.published, "universe": spec.where}
 
@@ -274,7 +235,7 @@ def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
     if privacy is None:
         raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism, epsilon and datasets")
     _refuse_folder(folder)
-    refuse(find_public(spec, seeded=not streams.fresh))
+    refuse(find_public(spec))
     if streams.fresh:
         check_budget(privacy, folder)
     return privacy
@@ -321,7 +282,7 @@ def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct:
         public.mkdir()
         internal.mkdir(mode=0o700)
         manifest = publish(finished, public)
-        write_internal(internal, finished, survey, made.synthetic, direct, review, made.calibration, made.censored)
+        write_internal(internal, finished, survey, made.synthetic, direct, review, made.calibration)
         _settle(building)
         if isinstance(finished.charge, Charge):
             write_durably(anchor, record_release(finished.charge, checksum(manifest)).to_json())

@@ -39,12 +39,14 @@ TIDY_COLUMNS = (
 )
 """The columns of a table, which no public column may be called."""
 PROMISES: dict[str, tuple[Promise, ...]] = {
-    "fbs": ("asymptotic", "global"),
-    "fbp": ("asymptotic", "global"),
+    "fbs": ("asymptotic",),
+    "fbp": ("asymptotic",),
     "laplace": ("global",),
     "laplace-paper": ("none",),
 }
 """What each mechanism can promise."""
+NOT_YET: dict[str, tuple[Promise, ...]] = {"fbs": ("global",), "fbp": ("global",)}
+"""What it will be able to promise: refused with words of their own."""
 MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
 """The columns that a synthetic file has besides its outcome, public columns and strata."""
 
@@ -123,6 +125,11 @@ class PrivacySpec(Section):
     @model_validator(mode="after")
     def _the_mechanism_can_promise_it(self) -> Self:
         can = PROMISES[self.mechanism]
+        if self.guarantee in NOT_YET.get(self.mechanism, ()):
+            raise clash(
+                f"'privacy.guarantee': '{self.guarantee}' is not yet available for the mechanism '{self.mechanism}'; "
+                "use mechanism = 'laplace' or guarantee = 'asymptotic'"
+            )
         if self.guarantee not in can:
             choices = " or ".join(f"'{promise}'" for promise in can)
             raise clash(f"'privacy.guarantee' must be {choices} for the mechanism '{self.mechanism}'")
@@ -130,19 +137,9 @@ class PrivacySpec(Section):
 
     @model_validator(mode="after")
     def _noise_has_bounds(self) -> Self:
-        if self.mechanism == "laplace" and self.bounds is None:
-            raise clash("'privacy.bounds' is required for the mechanism 'laplace'")
-        if self.censored and self.bounds is None:
-            raise clash(
-                "'privacy.guarantee': 'global' is withdrawn for fbs and fbp (docs/privacy.md); use mechanism = "
-                "'laplace', or guarantee = 'asymptotic'. The audits that still use it need 'privacy.bounds'"
-            )
+        if self.guarantee == "global" and self.bounds is None:
+            raise clash(f"'privacy.bounds' is required for the mechanism '{self.mechanism}'")
         return self
-
-    @property
-    def censored(self) -> bool:
-        """Whether synthetic data are to be private at every sample size."""
-        return self.mechanism in ("fbs", "fbp") and self.guarantee == "global"
 
     @property
     def accounting(self) -> Accounting:
@@ -152,7 +149,7 @@ class PrivacySpec(Section):
     @property
     def charged(self) -> float:
         """What a release is charged: ε for an answer changed, or the paper's figure."""
-        return 2 * self.epsilon if self.censored else self.epsilon
+        return self.epsilon
 
     @model_validator(mode="after")
     def _draws_can_be_far_apart(self) -> Self:
@@ -245,12 +242,6 @@ class Spec(Section):
     estimation: EstimationSpec = EstimationSpec()
     standin: StandInSpec | None = None
     tables: Annotated[tuple[TableSpec, ...], Field(max_length=MOST_TABLES, strict=False)] = ()
-
-    @model_validator(mode="after")
-    def _the_interval_has_a_place(self) -> Self:
-        if self.privacy is not None and self.privacy.censored and self.standin is None:
-            raise clash("'standin' is required for the guarantee 'global': its public constants place the interval")
-        return self
 
     @model_validator(mode="after")
     def _synthetic_columns_do_notclash(self) -> Self:

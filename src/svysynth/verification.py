@@ -29,11 +29,10 @@ from svysynth.files import open_data, read_columns
 from svysynth.formats.base import READER_ERRORS, DataFile
 from svysynth.formats.csv import as_written
 from svysynth.formats.parquet import count_rows, read_rows
-from svysynth.guarantee import Guarantee, additive, asymptotic, censored
-from svysynth.interval import place_interval
+from svysynth.guarantee import Guarantee, additive, asymptotic
 from svysynth.large import is_large, read_large
 from svysynth.ledger import verify
-from svysynth.manifest import Manifest, Rounding
+from svysynth.manifest import FORMAT, Manifest, Rounding
 from svysynth.payment import ANCHOR
 from svysynth.publish import MANIFEST, SUMS, checksum, checksums, sums_text
 from svysynth.releases import MICRODATA_DIGITS, STAMP, TABLE_DIGITS, endings, rounded, survey_of_microdata
@@ -135,8 +134,9 @@ def _check_files(public: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError:
-        if text.startswith('{\n  "format": 1,\n'):
-            problem = "has a manifest of format 1, of an earlier version of svysynth"
+        earlier = next((n for n in range(1, FORMAT) if text.startswith(f'{{\n  "format": {n},\n')), None)
+        if earlier:
+            problem = f"has a manifest of format {earlier}, of an earlier version of svysynth"
             remedy = "verify it with that version; `svysynth ledger verify` checks its charge"
             raise SurveyError("file", "the release", problem, remedy) from None
         raise _wrong("has a manifest that does not follow its schema") from None
@@ -181,20 +181,6 @@ def _promise(manifest: Manifest) -> Guarantee:
     public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))
     if privacy.mechanism == "laplace":
         return additive(privacy.epsilon, confidential=confidential, public=public, universe=survey.where)
-    if privacy.guarantee == "global":
-        if privacy.public_constants is None or privacy.bounds is None:
-            raise _wrong("has a manifest without the public constants of its guarantee")
-        interval, _ = place_interval(privacy.epsilon, privacy.datasets, privacy.public_constants)
-        return censored(
-            privacy.mechanism,
-            privacy.epsilon,
-            privacy.datasets,
-            (interval.low, interval.high),
-            confidential=confidential,
-            public=public,
-            transform=survey.transform,
-            universe=survey.where,
-        )
     return asymptotic(
         privacy.mechanism,
         privacy.epsilon,
