@@ -17,7 +17,7 @@ def listed_rooms():
 def source_files():
     """Every file but the first lines of folders, `studies/__init__.py` and the like."""
     files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
-    return sorted(files - {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("*/__init__.py")})
+    return sorted(files - {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("*/**/__init__.py")})
 
 
 def imported_rooms(path):

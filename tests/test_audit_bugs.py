@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from svysynth import additive, noise, pipeline, publish
+from svysynth.mechanisms import noisy_tables
 from svysynth.noise import RESOLUTION
 from svysynth.releases import TABLE_DIGITS, NotCharged
 from svysynth.spec import BoundsSpec, TableSpec, load_spec
@@ -26,8 +27,8 @@ class Watch:
     def __init__(self, monkeypatch):
         self.alarms, self.charged = set(), False
         monkeypatch.setattr(pipeline, "NotCharged", self.charge)
-        for name in ("additive_tables", "publish"):
-            monkeypatch.setattr(pipeline, name, getattr(self, name)(getattr(pipeline, name)))
+        for place, name in ((noisy_tables, "additive_tables"), (pipeline, "publish")):
+            monkeypatch.setattr(place, name, getattr(self, name)(getattr(place, name)))
 
     def charge(self):
         """A run with a seed comes to the same place and pays nothing there."""
@@ -89,29 +90,29 @@ def test_a_clean_release_raises_no_alarm(tmp_path, monkeypatch):
 
 def charged_at_last(monkeypatch):
     """Everything is drawn and made first, and paid for afterwards."""
-    own = pipeline._noisy_tables
+    own = noisy_tables.NoisyTables.run
 
-    def late(survey, spec, privacy, streams, pay, progress):
-        made = own(survey, spec, privacy, streams, lambda _: None, progress)
+    def late(self, survey, spec, pay, *rest):
+        made = own(self, survey, spec, lambda _: None, *rest)
         return replace(made, paid=pay(made.guarantee))
 
-    monkeypatch.setattr(pipeline, "_noisy_tables", late)
+    monkeypatch.setattr(noisy_tables.NoisyTables, "run", late)
 
 
 def charged_less(monkeypatch):
     """The guarantee that the release states, and is charged for, is half of what it spends."""
-    own = pipeline.additive
-    monkeypatch.setattr(pipeline, "additive", lambda epsilon, **named: own(epsilon / 2, **named))
+    own = noisy_tables.additive
+    monkeypatch.setattr(noisy_tables, "additive", lambda epsilon, **named: own(epsilon / 2, **named))
 
 
 def blanked_for_less(monkeypatch):
     """A respondent blanked out is said to cost half of one changed."""
-    own = pipeline.additive
+    own = noisy_tables.additive
 
     def stated(epsilon, **named):
         return own(epsilon, **named).model_copy(update={"epsilon_blanked": epsilon / 2})
 
-    monkeypatch.setattr(pipeline, "additive", stated)
+    monkeypatch.setattr(noisy_tables, "additive", stated)
 
 
 def whole_budget_each(monkeypatch):

@@ -20,6 +20,7 @@ from repeatable import repeat
 from svysynth import pipeline, publish
 from svysynth.cli import main
 from svysynth.ledger import open_budget
+from svysynth.mechanisms.noisy_tables import NoisyTables
 from svysynth.report.terminal import INTERNAL
 from svysynth.spec import load_spec
 
@@ -201,14 +202,14 @@ def test_nothing_public_but_synthetic_values_differs_between_neighbours(mechanis
 
 def note_of_the_data(monkeypatch):
     """A note tells the sum of the confidential weights."""
-    make = pipeline._noisy_tables
+    make = NoisyTables.run
 
-    def told(survey, *rest):
-        made = make(survey, *rest)
+    def told(self, survey, *rest):
+        made = make(self, survey, *rest)
         object.__setattr__(made, "notes", (f"The weights sum to {survey.weights.sum():.6g}.",))
         return made
 
-    monkeypatch.setattr(pipeline, "_noisy_tables", told)
+    monkeypatch.setattr(NoisyTables, "run", told)
 
 
 def categories_of_the_data(monkeypatch):

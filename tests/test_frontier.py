@@ -8,6 +8,7 @@ import pytest
 
 from svysynth import frontier as study
 from svysynth.cli import main
+from svysynth.mechanisms import pseudo_posterior
 from svysynth.spec import StandInSpec, parse_spec
 from svysynth.streams import Streams
 from svysynth.studies.simulation import draw_sample, make_population
@@ -61,13 +62,13 @@ def test_every_point_of_the_grid_is_there(found):
 
 def test_each_bound_is_fitted_once(survey, spec, monkeypatch):
     targets = []
-    original = study.calibrate_records
+    original = pseudo_posterior.calibrate_records
 
     def counted(model, records, epsilon, datasets, *rest, **named):
         targets.append(epsilon / (2 * datasets))
         return original(model, records, epsilon, datasets, *rest, **named)
 
-    monkeypatch.setattr(study, "calibrate_records", counted)
+    monkeypatch.setattr(pseudo_posterior, "calibrate_records", counted)
     run(survey, spec, mechanisms=("fbp",))
     assert sorted(targets) == [2.7, 5.4, 10.8]  # (10.8, 1) and (21.6, 2) share Δ = 5.4
 

@@ -20,8 +20,9 @@ from repeatable import repeat
 from svysynth import SurveyError, engine, large, load_spec
 from svysynth.cli import main
 from svysynth.engine import BLOCK, HERE, LOCAL, Dask, Local, block_slices, part_ranges
-from svysynth.large import read_large, store_survey, undivided_setting
+from svysynth.large import read_large, store_survey
 from svysynth.ledger import open_budget
+from svysynth.mechanisms.base import undivided_setting
 from svysynth.models.base import Records, linear_statistics, make_records
 from svysynth.pipeline import release
 from svysynth.store import Derived, Stored, compute_column, derive

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from svysynth.anchor import Anchor
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import Charge
-from svysynth.manifest import NOT_FOR_RELEASE, Manifest, make_manifest
+from svysynth.manifest import NOT_FOR_RELEASE, Manifest
+from svysynth.publish import make_manifest
 from svysynth.releases import NotCharged, Release
 from svysynth.spec import parse_spec
 

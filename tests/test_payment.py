@@ -11,6 +11,8 @@ from svysynth import Streams, SurveyError, internal, pipeline, publish
 from svysynth.anchor import Anchor, seal_path
 from svysynth.cli import main
 from svysynth.ledger import charge, entries, fingerprint_key, open_budget, show
+from svysynth.mechanisms import pseudo_posterior
+from svysynth.mechanisms.base import NoEvidence
 from svysynth.publish import checksum
 from svysynth.spec import load_spec
 from svysynth.verification import verify_release
@@ -26,7 +28,8 @@ LAPLACE = (
 @pytest.fixture
 def quick(monkeypatch):
     """Releases without a fit and without pages."""
-    monkeypatch.setattr(pipeline, "calibrate_suitable", drawn_by_hand)
+    monkeypatch.setattr(pseudo_posterior, "calibrate_suitable", drawn_by_hand)
+    monkeypatch.setattr(pseudo_posterior, "CalibrationEvidence", lambda _: NoEvidence())
     monkeypatch.setattr(publish, "public_page", lambda _: "<p>page</p>")
     monkeypatch.setattr(internal, "internal_page", lambda *_: "<p>page</p>")
     return monkeypatch
@@ -122,7 +125,8 @@ def test_a_run_with_a_seed_charges_nothing_and_needs_no_budget(quick, house):
 
 def test_a_run_with_a_seed_says_so_in_every_public_file_name_and_in_its_manifest(quick, house):
     quick.undo()
-    quick.setattr(pipeline, "calibrate_suitable", drawn_by_hand)
+    quick.setattr(pseudo_posterior, "calibrate_suitable", drawn_by_hand)
+    quick.setattr(pseudo_posterior, "CalibrationEvidence", lambda _: NoEvidence())
     release_again(house, "tried", SPEC, Streams.seeded(1))
     names = {path.name for path in (house / "tried/public").iterdir()}
     whole = {path.name for path in (house / "release/public").iterdir()}
@@ -224,7 +228,7 @@ def test_a_ledger_put_back_while_the_model_was_fitted_is_not_charged(quick, hous
         put_back(house, copy)
         return drawn_by_hand(*arguments, **options)
 
-    quick.setattr(pipeline, "calibrate_suitable", slow)
+    quick.setattr(pseudo_posterior, "calibrate_suitable", slow)
     with pytest.raises(SurveyError, match="lacks the charge of a release"):
         release_again(house, "third")
     assert [entry.kind for entry in entries(ledger)] == ["open", "charge", "release"]
@@ -264,7 +268,7 @@ def test_a_run_refused_after_it_looked_at_the_data_is_recorded(quick, house, cap
     frame.with_columns(pl.col("salary") * -1).write_csv(house / "negative.csv")
     with pytest.raises(SurveyError, match="not positive"):
         release_again(house, "first", SPEC.replace("people.csv", "negative.csv"))
-    quick.setattr(pipeline, "calibrate_suitable", refuse)
+    quick.setattr(pseudo_posterior, "calibrate_suitable", refuse)
     with pytest.raises(SurveyError, match="is too small"):
         release_again(house, "second")
     found = refusals(house)
@@ -306,7 +310,9 @@ def test_what_fails_after_the_charge_has_its_charge_for_a_record(quick, house):
 
 def test_a_refused_run_with_a_seed_leaves_no_record(quick, house):
     quick.setattr(
-        pipeline, "calibrate_suitable", lambda *_, **__: (_ for _ in ()).throw(SurveyError("spec", "a", "b", "c"))
+        pseudo_posterior,
+        "calibrate_suitable",
+        lambda *_, **__: (_ for _ in ()).throw(SurveyError("spec", "a", "b", "c")),
     )
     with pytest.raises(SurveyError):
         release_again(house, "second", SPEC, Streams.seeded(1))
@@ -318,7 +324,7 @@ def test_the_first_error_is_shown_where_the_refusal_cannot_be_recorded(quick, ho
         (house / "ledger.sqlite").write_bytes(b"spoilt")
         raise SurveyError("spec", "privacy.epsilon", "is too small", "use more")
 
-    quick.setattr(pipeline, "calibrate_suitable", spoil)
+    quick.setattr(pseudo_posterior, "calibrate_suitable", spoil)
     with pytest.raises(SurveyError, match="is too small"):
         release_again(house, "second")
 
@@ -328,7 +334,7 @@ def test_a_charge_that_came_too_late_is_a_refusal_too(quick, house):
         charge(house / "ledger.sqlite", "people", 980, "meanwhile", "asymptotic")
         return drawn_by_hand(*arguments, **options)
 
-    quick.setattr(pipeline, "calibrate_suitable", spend)
+    quick.setattr(pseudo_posterior, "calibrate_suitable", spend)
     with pytest.raises(SurveyError, match="has 8 left of 1000"):
         release_again(house, "second")
     assert [entry.detail for entry in refusals(house)] == ["budget 'people'"]

@@ -37,19 +37,21 @@ from svysynth.formats.csv import guarded
 from svysynth.guarantee import additive, asymptotic
 from svysynth.ledger import charge, open_budget
 from svysynth.lookalikes import look_alikes
-from svysynth.pipeline import make_model
+from svysynth.mechanisms.base import NoEvidence, examine
+from svysynth.mechanisms.noisy_tables import NoiseEvidence
+from svysynth.mechanisms.pseudo_posterior import make_model
+from svysynth.mechanisms.pseudo_posterior_evidence import CalibrationEvidence
 from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.report.excel import write_workbook
-from svysynth.report.internal import MOST_POINTS, Review, internal_page
+from svysynth.report.internal import Review, internal_page
 from svysynth.report.page import policy, source
-from svysynth.report.plots import IN_THE_DARK
+from svysynth.report.plots import IN_THE_DARK, MOST_POINTS
 from svysynth.report.public import MOST_ROWS_SHOWN, public_page, snippets
 from svysynth.report.wide import wide_tables
 from svysynth.sampler import Fit
 from svysynth.spec import AboutSpec, BoundsSpec, EstimationSpec, ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.streams import Streams
 from svysynth.studies.simulation import draw_sample, make_population
-from svysynth.suitability import examine
 from svysynth.survey import survey_from_frame
 from svysynth.verdict import beside, judge_release
 
@@ -125,10 +127,10 @@ def sample():
 def example(mechanism):
     """All that the internal page needs, from a model that was really calibrated."""
     spec = spec_of(mechanism)
-    found = calibrate(make_model(spec.privacy, spec.model), sample(), 10.8, 3, draws=400, streams=SEED)
+    found = calibrate(make_model(spec.privacy.mechanism, spec.model), sample(), 10.8, 3, draws=400, streams=SEED)
     synthetic = found.synthesize(correction=False)
     release = release_of(synthetic, spec)
-    return release, sample(), synthetic, review_of(release, sample()), found.calibration
+    return release, sample(), synthetic, review_of(release, sample()), CalibrationEvidence(found.calibration)
 
 
 def review_of(release, survey):
@@ -170,7 +172,7 @@ def drawn_from(spec, labels, records_per_label=3):
         roles = spec.survey.model_copy(update={"weight": "weight"})
         survey = survey_from_frame(filled, roles)
         surveys.append(replace(survey, frame=survey.frame.with_columns(weight_unsmoothed=numbers["weight_unsmoothed"])))
-    return make_synthetic(tuple(surveys), spec.privacy.mechanism, spec.model.smoothing)
+    return make_synthetic(tuple(surveys), make_model(spec.privacy.mechanism, spec.model))
 
 
 @cache
@@ -214,7 +216,9 @@ def pages():
     found = {f"public {name}": public_page(example(name)[0]) for name in ("fbs", "fbp")}
     found |= {f"internal {name}": internal_page(*example(name)) for name in ("fbs", "fbp")}
     found["public laplace"] = public_page(noisy())
-    found["internal laplace"] = internal_page(noisy(), sample(), Synthetic(()), review_of(noisy(), sample()), None)
+    found["internal laplace"] = internal_page(
+        noisy(), sample(), Synthetic(()), review_of(noisy(), sample()), NoiseEvidence(noisy().tables, noisy().notes)
+    )
     found["public hostile"] = public_page(hostile_release())
     return found
 
@@ -386,7 +390,8 @@ def test_noise_is_told_apart_from_sampling():
 
 def test_nothing_that_was_found_is_public():
     """Neither what calibration found nor anything of the confidential sample."""
-    release, survey, _, review, calibration = example("fbs")
+    release, survey, _, review, evidence = example("fbs")
+    calibration = evidence.calibration
     text = words(pages()["public fbs"])
 
     def says(number):
@@ -448,7 +453,9 @@ def test_the_corners_of_what_a_spec_may_ask_for(outcome):
         "Table 3. g by h",
     ]
     assert "–" in [squeezed(cell["text"]) for cell in elements["td"]]
-    assert "needs two files" in internal_page(release, survey, Synthetic((one,)), review_of(release, survey), None)
+    assert "needs two files" in internal_page(
+        release, survey, Synthetic((one,)), review_of(release, survey), NoEvidence()
+    )
 
 
 # --- the code it gives ---
@@ -472,7 +479,7 @@ def write_microdata(release, folder):
 def paper_release():
     """FBP's files under the paper's rules, whose variances know no strata."""
     synthetic = example("fbp")[2]
-    return release_of(make_synthetic(synthetic.surveys, "fbp", "paper"), spec_of("fbp", smoothing="paper"))
+    return release_of(make_synthetic(synthetic.surveys, svysynth.FBP("paper")), spec_of("fbp", smoothing="paper"))
 
 
 ODD_NAMES = ("my field", "=x", 'quo"te', "back`tick\\", "if", "cell")
@@ -611,7 +618,8 @@ def test_look_alikes_are_found_where_they_are():
 
 
 def test_a_large_survey_is_thinned_and_keeps_its_largest():
-    release, survey, synthetic, review, calibration = example("fbs")
+    release, survey, synthetic, review, evidence = example("fbs")
+    calibration = evidence.calibration
     many = -(-(MOST_POINTS + 1000) // len(survey))
     bounds = np.tile(calibration.bounds, many)
     bounds[0], bounds[1] = 77.25, np.inf
@@ -622,7 +630,7 @@ def test_a_large_survey_is_thinned_and_keeps_its_largest():
     large = Calibration(fit, bounds, weighted, 1.7, 1.8, 10.8, 3, (Trial(float("inf"), 1.5),))
     survey = replace(survey, frame=pl.concat([survey.frame] * many))
     surveys = tuple(replace(one, frame=pl.concat([one.frame] * many)) for one in synthetic.surveys)
-    page = internal_page(release, survey, replace(synthetic, surveys=surveys), review, large)
+    page = internal_page(release, survey, replace(synthetic, surveys=surveys), review, CalibrationEvidence(large))
     assert len(page) < 6_000_000
     text = words(page)
     assert "unweighted up to 77.2" in text

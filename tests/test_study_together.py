@@ -209,7 +209,7 @@ def test_verdicts_together():
 @pytest.mark.parametrize(("name", "smoothing"), [("fbs", "full"), ("fbp", "paper"), ("fbp", "full")])
 def test_a_stack_has_the_tables_of_its_surveys(samples, name, smoothing):
     surveys = [sample.survey for sample in samples]
-    rules = make_synthetic((), name, smoothing)
+    rules = make_synthetic((), FBP(smoothing) if name == "fbp" else FBS())
     found = tabulate_stack(stack_surveys(surveys), rules)
     for i, survey in enumerate(surveys):
         wanted = replace(rules, surveys=(survey,)).tabulate(survey.public).select("estimate", "se")
@@ -218,6 +218,6 @@ def test_a_stack_has_the_tables_of_its_surveys(samples, name, smoothing):
 
 def test_a_survey_without_strata_can_be_stacked(samples):
     surveys = [replace(sample.survey, design=replace(sample.survey.design, strata=None)) for sample in samples]
-    found = tabulate_stack(stack_surveys(surveys), make_synthetic((), "fbs", "full"))
+    found = tabulate_stack(stack_surveys(surveys), make_synthetic((), FBS()))
     wanted = tabulate(surveys[2], surveys[2].public).select("estimate", "se").fill_null(float("nan"))
     np.testing.assert_allclose(found[2], wanted.to_numpy(), rtol=1e-12)

@@ -10,10 +10,11 @@ import svysynth
 from svysynth.calibration import Calibration, fit_unweighted
 from svysynth.cli import main
 from svysynth.ledger import show
+from svysynth.mechanisms.base import examine
 from svysynth.models.base import Records, make_records
 from svysynth.sampler import Fit, fit
 from svysynth.spec import TableSpec, parse_spec
-from svysynth.suitability import examine, examine_model, judge_calibration, judge_weights, refuse_misfit
+from svysynth.suitability import examine_model, judge_calibration, judge_weights, refuse_misfit
 
 SPEC = """
 [survey]

@@ -23,6 +23,9 @@ from svysynth.files import write_frame
 from svysynth.guarantee import additive
 from svysynth.ledger import charge, entries, open_budget, record_release
 from svysynth.manifest import Manifest
+from svysynth.mechanisms import pseudo_posterior
+from svysynth.mechanisms.base import NoEvidence
+from svysynth.mechanisms.pseudo_posterior import make_model
 from svysynth.publish import checksum, checksums, sums_text
 from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, rounded, survey_of_microdata
 from svysynth.spec import load_spec
@@ -75,7 +78,7 @@ def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
         frame = rounded(frame, MICRODATA_DIGITS)
         return Survey(frame, survey.outcome, design, survey.public, survey.transform, 5000.0)
 
-    synthetic = make_synthetic(tuple(one() for _ in range(datasets)), model.name, getattr(model, "smoothing", ""))
+    synthetic = make_synthetic(tuple(one() for _ in range(datasets)), model)
     return SimpleNamespace(calibration=None, synthesize=lambda **_: synthetic)
 
 
@@ -96,7 +99,8 @@ def make_release(
     (folder / "spec.toml").write_text(text)
     open_budget(folder / "ledger.sqlite", "people", 1000, "asymptotic")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "calibrate_suitable", drawn_by_hand)
+        patch.setattr(pseudo_posterior, "calibrate_suitable", drawn_by_hand)
+        patch.setattr(pseudo_posterior, "CalibrationEvidence", lambda _: NoEvidence())
         if not pages:
             patch.setattr(publish, "public_page", lambda _: "<p>page</p>")
             patch.setattr(internal, "internal_page", lambda *_: "<p>page</p>")
@@ -453,7 +457,7 @@ def forge(public, confidential):
         frame.write_parquet(public / f"microdata-{number}.parquet")
         frame.write_csv(public / f"microdata-{number}.csv")
         survey = survey_of_microdata(frame, spec, manifest.survey.levels)
-        rules = make_synthetic((survey,), manifest.privacy.mechanism, "full")
+        rules = make_synthetic((survey,), make_model(manifest.privacy.mechanism, manifest.model))
         tables.append(rules.tabulate_all(spec.requested_tables, spec.estimation))
     write_frame(rounded(combine(tables, spec.estimation), TABLE_DIGITS), public / "tables.csv")
     sign(public)
@@ -618,13 +622,11 @@ def test_a_lie_about_the_kind_needs_the_ledger_to_be_caught(tmp_path, capsys):
     for path in public.glob("microdata-*"):
         path.unlink()
     promise = additive(12.0, confidential=("salary", "wt"), public=("region", "sex"))
-    sign(
-        public,
-        guarantee=promise.model_dump(mode="json"),
-        statement=list(promise.sentences()),
-        privacy={"mechanism": "laplace", "datasets": 0, "scheme": None, "draws": None},
-        model=None,
-    )
+    lie = {"guarantee": promise.model_dump(mode="json"), "statement": list(promise.sentences()), "model": None}
+    settings = {"mechanism": "laplace", "datasets": 0, "scheme": None, "draws": None}
+    sign(public, **lie, privacy=settings)  # still 'asymptotic' there, which laplace does not promise
+    assert_refused(capsys, folder / "release", saying="contradicts itself")
+    sign(public, **lie, privacy=settings | {"guarantee": "global"})
     assert_refused(capsys, folder / "release", saying="guarantee of another kind")
 
 

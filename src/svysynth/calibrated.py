@@ -69,7 +69,7 @@ class Calibrated:
         if draws is None:
             draws = self._corrected_draws if correction else released_draws(fit, self.calibration.datasets)
         surveys = synthesize_draws(fit.model, fit.records, draws, self.survey, self.streams, digits)
-        return make_synthetic(surveys, fit.model.name, getattr(fit.model, "smoothing", "full"))
+        return make_synthetic(surveys, fit.model)
 
 
 def calibrate(
@@ -91,7 +91,7 @@ def calibrate(
     require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
     _require_model(model)
     privacy: dict[str, Any] = {"epsilon": epsilon, "datasets": datasets, "scheme": scheme, "draws": draws}
-    PrivacySpec(mechanism="fbs", guarantee="asymptotic", **privacy)
+    PrivacySpec(guarantee="asymptotic", **privacy)
     ModelSpec(formula=formula)
     streams = Streams.from_system() if streams is None else streams
     require_type(streams, Streams, "streams", "leave it out, or use svysynth.Streams.seeded for tests")

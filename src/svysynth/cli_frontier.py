@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 import polars as pl
 import typer
@@ -17,7 +17,8 @@ from svysynth.cli_study import keep_compiled_programs
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.hidden import in_hiding
-from svysynth.spec import Mechanism, Spec, load_spec
+from svysynth.mechanisms.members import mechanism_names
+from svysynth.spec import Spec, load_spec
 from svysynth.streams import Streams
 from svysynth.survey import survey_from_file
 
@@ -60,7 +61,7 @@ def frontier(
 def _run(
     spec: Spec,
     out: Path,
-    grid: tuple[list[Mechanism], list[float], list[int]],
+    grid: tuple[list[str], list[float], list[int]],
     standin: bool,
     repeats: int,
     streams: Streams,
@@ -113,12 +114,12 @@ def _render(summary: pl.DataFrame) -> Table:
     return table
 
 
-def _mechanisms(text: str) -> list[Mechanism]:
+def _mechanisms(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
-    if not names or not set(names) <= set(get_args(Mechanism)):
-        choices = ", ".join(get_args(Mechanism))
+    if not names or not set(names) <= set(mechanism_names()):
+        choices = ", ".join(mechanism_names())
         raise SurveyError("spec", "--mechanism", "names an unknown mechanism", f"choose from {choices}")
-    return cast(list[Mechanism], names)
+    return names
 
 
 def _numbers(text: str, option: str) -> list[float]:

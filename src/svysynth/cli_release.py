@@ -20,7 +20,6 @@ from svysynth.engine import LOCAL, Engine, EngineName, chosen_engine
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.hidden import appearing
-from svysynth.large import refuse_other_machines
 from svysynth.ledger import open_budget
 from svysynth.report.terminal import INTERNAL, render_tables
 from svysynth.spec import Spec, load_spec
@@ -59,6 +58,8 @@ def release(
     """
     spec = load_spec(spec_path)
     if engine == "dask":
+        from svysynth.mechanisms.base import refuse_other_machines
+
         refuse_other_machines(spec)  # before a cluster is started
     with chosen_engine(engine, scheduler) as workers:
         _run_release(spec, out, seed, workers)

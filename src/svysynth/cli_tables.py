@@ -77,8 +77,7 @@ def show_design(spec: Spec) -> None:
 
 def _findings(survey: Survey, spec: Spec) -> list[Finding]:
     """What would make a release of this survey wrong."""
-    from svysynth.findings import find_public
-    from svysynth.suitability import examine
+    from svysynth.mechanisms.base import examine, find_public
 
     if spec.privacy is None:
         return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,9 +18,10 @@ from scipy.special import ndtri, stdtrit
 
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats, group_sums
+from svysynth.models.base import Model, Rules
 from svysynth.outline import outlined
 from svysynth.replicates import make_replicates
-from svysynth.spec import EstimationSpec, Smoothing, Statistic, TableSpec
+from svysynth.spec import EstimationSpec, Statistic, TableSpec
 from svysynth.store import Column, derive, look_up
 from svysynth.streams import Streams
 from svysynth.survey import Survey
@@ -29,8 +30,6 @@ from svysynth.tables import grade, make_table, tabulate_all
 ROUNDING = 1e-7
 """Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
 whose weights are then rounded."""
-
-Rules = Literal["weighted", "population"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +78,9 @@ class Synthetic:
         )
 
 
-def make_synthetic(surveys: tuple[Survey, ...], mechanism: str, smoothing: Smoothing) -> Synthetic:
+def make_synthetic(surveys: tuple[Survey, ...], model: Model) -> Synthetic:
     """Synthetic surveys with the rules that belong to their model."""
-    if mechanism == "fbp":
-        return Synthetic(surveys, "population", strata_in_variance=smoothing == "full")
-    return Synthetic(surveys)
+    return Synthetic(surveys, getattr(model, "rules", "weighted"), getattr(model, "strata_in_variance", True))
 
 
 def _with_cell_weights(survey: Survey) -> Survey:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -131,3 +133,8 @@ def _kind(path: Path) -> str:
         if path.exists():
             return "special"
     return "missing"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """An object as indented JSON."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Findings: reasons why a release would be wrong, and those of them that the spec alone shows.
+"""Findings: reasons why a release would be wrong, and those that several mechanisms share.
 
 A finding says what was found, why it matters and what to use instead; one that `stops` means no release. What is found
 here needs no data: it may stop a release under any guarantee.
@@ -47,22 +47,6 @@ CLUSTERS = Finding(
 )
 
 
-COMPARISON = Finding(
-    "privacy.mechanism",
-    "'laplace-paper' is a comparison without a guarantee and cannot be released",
-    "its noise is scaled by the confidential data themselves",
-    "use 'fbs', 'fbp' or 'laplace'",
-    stops=True,
-)
-ONE_FILE = Finding(
-    "privacy.datasets",
-    "one synthetic file is asked for",
-    "its standard errors have no part for the draw that it was made from, and are too small",
-    "use 3 or more",
-    stops=False,
-)
-
-
 def refuse(findings: Sequence[Finding]) -> None:
     """Stop at the first finding that stops; the others are counted."""
     stopping = [finding for finding in findings if finding.stops]
@@ -72,30 +56,23 @@ def refuse(findings: Sequence[Finding]) -> None:
         raise SurveyError("data", first.place, first.reason + more, first.instead)
 
 
-def find_public(spec: Spec) -> list[Finding]:
-    """What can be known from the spec alone, before the data are read."""
-    privacy, survey = spec.privacy, spec.survey
-    if privacy is None:
+def no_public_weights(spec: Spec) -> list[Finding]:
+    """Of a mechanism that has no form for weights that are declared public."""
+    if spec.privacy is None or not spec.survey.weight_public:
         return []
-    found = [CLUSTERS] if survey.cluster else []
-    if privacy.mechanism == "laplace-paper":
-        found.append(COMPARISON)
-    if survey.weight_public and privacy.mechanism != "fbs":
-        found.append(
-            Finding(
-                "survey.weight_public",
-                f"the mechanism '{privacy.mechanism}' has no form for public weights",
-                "fbp models how weights arise, and laplace protects them in any case",
-                "use mechanism = 'fbs', or leave survey.weight_public out",
-                stops=True,
-            )
+    return [
+        Finding(
+            "survey.weight_public",
+            f"the mechanism '{spec.privacy.mechanism}' has no form for public weights",
+            "fbp models how weights arise, and laplace protects them in any case",
+            "use mechanism = 'fbs', or leave survey.weight_public out",
+            stops=True,
         )
-    if privacy.mechanism in ("fbs", "fbp") and privacy.datasets == 1:
-        found.append(ONE_FILE)
-    return [*found, *_filter(spec.survey)]
+    ]
 
 
-def _filter(survey: SurveySpec) -> list[Finding]:
+def private_filter(survey: SurveySpec) -> list[Finding]:
+    """A row filter that looks at more than public columns."""
     try:
         refuse_private_filter(survey)
     except SurveyError as error:

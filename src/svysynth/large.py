@@ -125,27 +125,11 @@ def _sums(group: Integers, groups: int, count: Integers) -> Integers:
     return np.bincount(group, count, minlength=groups).astype(np.int64)
 
 
-def undivided_setting(spec: Spec) -> str | None:
-    """The setting for which a release needs all records at once, if there is one; else it is put together from parts.
-
-    Noisy sums, public weights, replicates, clusters and finite population corrections are not made from parts.
-    """
-    privacy = spec.privacy
-    if privacy is not None and privacy.mechanism not in ("fbs", "fbp"):
-        return "privacy.mechanism"
-    if spec.survey.weight_public:
-        return "survey.weight_public"
+def undivided_design(spec: Spec) -> str | None:
+    """The setting of design or estimation that is not worked on from parts, if there is one."""
     if spec.estimation.variance != "taylor":
         return "estimation.variance"
     return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
-
-
-def refuse_other_machines(spec: Spec) -> None:
-    """Stop where an engine of several processes is asked for and could not be used."""
-    setting = undivided_setting(spec)
-    if setting is not None:
-        problem = f"'dask' cannot be used with this '{setting}', for which all records are read at once"
-        raise SurveyError("spec", "--engine", problem, "use --engine local")
 
 
 def is_large(spec: SurveySpec) -> bool:

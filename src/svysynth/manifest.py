@@ -6,14 +6,13 @@ it and the synthetic files anyone can make the tables again (`verification.py` d
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from svysynth.guarantee import Guarantee
-from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release
+from svysynth.mechanisms.members import mechanism_names
 from svysynth.spec import (
     AboutSpec,
     BoundsSpec,
@@ -27,7 +26,6 @@ from svysynth.spec import (
 
 FORMAT = 3
 NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
-PACKAGES = ("svysynth", "numpy", "polars", "scipy")
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -54,10 +52,20 @@ class SurveyFacts(_Part):
     records: int
 
 
+def _released_mechanism(name: str) -> str:
+    if name not in mechanism_names(released=True):
+        raise ValueError("is not a mechanism that is released")
+    return name
+
+
+def _mechanism_schema() -> dict[str, Any]:
+    return {"type": "string", "enum": list(mechanism_names(released=True))}
+
+
 class PrivacyFacts(_Part):
     """The spec's privacy part."""
 
-    mechanism: Literal["fbs", "fbp", "laplace"]
+    mechanism: Annotated[str, AfterValidator(_released_mechanism), WithJsonSchema(_mechanism_schema())]
     epsilon: float
     datasets: int
     guarantee: Literal["asymptotic", "global"]
@@ -114,50 +122,3 @@ class Manifest(_Part):
         roles = ("outcome", "weight", "weight_public", "transform", "strata", "public", "population_total")
         survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in roles}
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})
-
-
-def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
-    """The manifest of a release whose files have these checksums."""
-    spec, privacy = release.spec, release.spec.privacy
-    assert privacy is not None
-    sampled = release.guarantee.sampler is not None
-    packages = PACKAGES + (("jax", "blackjax") if sampled else ("opendp",))
-    return Manifest(
-        format=FORMAT,
-        created=release.created.isoformat(),
-        warning=NOT_FOR_RELEASE if release.seeded else None,
-        about=spec.about,
-        guarantee=release.guarantee,
-        statement=release.guarantee.sentences(),
-        privacy=PrivacyFacts(
-            mechanism=privacy.mechanism,
-            epsilon=privacy.epsilon,
-            datasets=len(release.microdata),
-            guarantee="asymptotic" if release.guarantee.kind == "asymptotic" else "global",
-            scheme=privacy.scheme if sampled else None,
-            draws=privacy.draws if sampled else None,
-            bounds=privacy.bounds,
-            correction=privacy.correction if sampled else None,
-        ),
-        survey=SurveyFacts(
-            outcome=spec.survey.outcome,
-            transform=spec.survey.transform,
-            weight=spec.survey.weight,
-            weight_public=spec.survey.weight_public,
-            strata=spec.survey.strata,
-            public=spec.survey.public,
-            where=spec.survey.where,
-            universe=spec.survey.universe,
-            levels={column: tuple(labels) for column, labels in release.levels.items()},
-            population_total=spec.survey.population_total,
-            records=release.records,
-        ),
-        model=spec.model if sampled else None,
-        estimation=spec.estimation,
-        tables=release.requested_tables,
-        rounding=Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS),
-        notes=release.notes,
-        versions={package: version(package) for package in packages},
-        files=files,
-        ledger=LedgerEntry(**vars(release.anchor)) if release.anchor else None,
-    )

@@ -98,7 +98,7 @@ def simulate_misfit(survey: Survey, fit: Fit, tables: Sequence[TableSpec], strea
     total = sum(map_blocks(survey.engine, _Total(survey.weights), len(survey)))
     drawn = synthesize_surveys(fit, replace(survey, population_total=total), SIMULATED, streams.split("misfit"))
     direct = tabulate_all(survey, tables)
-    found = make_synthetic(drawn, fit.model.name, "full").tabulate_all(tables)
+    found = make_synthetic(drawn, fit.model).tabulate_all(tables)
     estimate, se = (direct[name].to_numpy() for name in ("estimate", "se"))
     implied, spread = (found[name].to_numpy() for name in ("estimate", "se"))
     off = standard_distance(implied, estimate, np.hypot(se, spread / np.sqrt(SIMULATED)))

@@ -25,7 +25,7 @@ ANCHOR = "anchor.json"
 """The file beside public/ and internal/ that names the release's entry in the ledger."""
 
 
-def check_budget(privacy: PrivacySpec, folder: Path) -> None:
+def check_budget(privacy: PrivacySpec, guarantee: Guarantee, folder: Path) -> None:
     """Stop before the long work if the release could not be paid for."""
     if privacy.budget is None:
         remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
@@ -36,7 +36,7 @@ def check_budget(privacy: PrivacySpec, folder: Path) -> None:
     if state is None:
         remedy = "open it once with `svysynth ledger open SPEC --total EPSILON`, or correct privacy.budget"
         raise SurveyError("spec", place, f"is not open for {privacy.accounting} in '{privacy.ledger.name}'", remedy)
-    if state.left < millionths(privacy.charged):
+    if state.left < millionths(guarantee.charged or 0.0):
         remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
         raise SurveyError("spec", place, "has less left than privacy.epsilon asks for", remedy)
     _verify_beside(privacy.ledger, folder)

@@ -1,4 +1,4 @@
-"""The whole way, in one screen: survey → fit → bounds → α ⇄ calibrate to ε → charge → m draws → Release → two folders.
+"""The whole way, in one screen: survey → what speaks against it → mechanism, with its charge → Release → two folders.
 
 `release` writes `public/`, made from a `Release` alone, and `internal/`, which says how it went and must never leave
 the house. Both appear together or not at all. The charge comes before anything is drawn: a run that fails after it has
@@ -10,42 +10,30 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from svysynth.additive import additive_tables, check_additive
 from svysynth.anchor import write_durably
-from svysynth.calibrated import calibrate_suitable
-from svysynth.calibration import Calibration
-from svysynth.combine import Synthetic, make_synthetic
-from svysynth.design import Design
 from svysynth.engine import LOCAL, Engine
 from svysynth.errors import SurveyError, require_type
-from svysynth.findings import find_public, refuse
-from svysynth.guarantee import Guarantee, additive, asymptotic
+from svysynth.findings import refuse
+from svysynth.guarantee import Guarantee
 from svysynth.hidden import in_hiding
 from svysynth.internal import write_internal
-from svysynth.large import is_large, read_large, refuse_other_machines, store_survey, undivided_setting
+from svysynth.large import is_large, read_large, store_survey
 from svysynth.ledger import Charge, record_release
 from svysynth.manifest import NOT_FOR_RELEASE
-from svysynth.models.base import Model
-from svysynth.models.fbp import FBP
-from svysynth.models.fbs import FBS
-from svysynth.noise import StudyNoise
-from svysynth.outline import outlined
+from svysynth.mechanisms.base import Made, find_public, mechanism_of, refuse_other_machines, undivided_setting
 from svysynth.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
 from svysynth.publish import checksum, publish
 from svysynth.releases import TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.report.internal import Review
-from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, load_spec
+from svysynth.spec import PrivacySpec, Spec, SurveySpec, load_spec
 from svysynth.streams import Streams
-from svysynth.suitability import Examined, examine
+from svysynth.suitability import Examined
 from svysynth.survey import Survey, survey_from_file
 from svysynth.tables import tabulate_all
-from svysynth.unweighting import Undone
 from svysynth.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
 
 Progress = Callable[[str], None]
@@ -81,7 +69,7 @@ def release(
         paid: list[Charge] = []
         with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
             progress("reading the survey")
-            survey = _read(_as_needed(spec), scratch, engine)
+            survey = _read(mechanism_of(privacy).reads(spec.survey), scratch, engine)
             found, verdict = _release(spec, privacy, survey, folder, streams, paid, progress)
         finished.append(found)
         judged(verdict)
@@ -92,12 +80,6 @@ def release(
     else:
         run(None)
     return finished[0]
-
-
-def _as_needed(spec: Spec) -> SurveySpec:
-    """Noisy tables use no logarithms, so that an outcome without one is no reason to refuse them."""
-    noisy = spec.privacy is not None and spec.privacy.mechanism == "laplace"
-    return spec.survey.model_copy(update={"transform": "identity"}) if noisy else spec.survey
 
 
 def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
@@ -117,23 +99,19 @@ def _release(
     paid: list[Charge],
     progress: Progress,
 ) -> tuple[Release, ReleaseVerdict]:
-    direct = _rehearse(survey, spec, privacy)
-    examined = examine(survey, spec, direct)
+    mechanism = mechanism_of(privacy)
+    # made before the charge: what no survey of this design can give is refused for free
+    direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
+    mechanism.check(survey, spec)
+    examined = mechanism.examine(survey, spec, direct)
     refuse(examined.findings)
-    if privacy.mechanism == "laplace":
-        make = _noisy_tables
-    elif survey.population_total is None and not survey.weight_public:
-        remedy = "declare the published figure that released weights are scaled to"
-        raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
-    else:
-        make = _pseudo_posterior_surveys
 
     def charged(guarantee: Guarantee) -> Charge | NotCharged:
         progress("charging the ledger")
         paid.extend([pay(privacy, folder, survey, guarantee)] if streams.fresh else [])
         return paid[0] if paid else NotCharged()
 
-    made = make(survey, spec, privacy, streams, charged, progress)
+    made = mechanism.run(survey, spec, charged, streams, progress)
     finished = Release(
         made.paid,
         made.guarantee,
@@ -143,6 +121,7 @@ def _release(
         rounded(made.tables, TABLE_DIGITS),
         made.synthetic.surveys,
         made.notes,
+        made.attachments,
     )
     review = _review(finished, survey, made, direct, examined)
     progress("writing")
@@ -150,83 +129,15 @@ def _release(
     return finished, review.verdict
 
 
-def _review(finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame, examined: Examined) -> Review:
+def _review(finished: Release, survey: Survey, made: Made, direct: pl.DataFrame, examined: Examined) -> Review:
     """What the confidential data say of the finished release."""
     compared = beside(finished.tables, direct)
-    complaints = list(made.calibration.fit.verdict.complaints) if made.calibration else []
     state = budget_after(finished.charge) if isinstance(finished.charge, Charge) else None
     reasons = beyond_the_data(survey, made.synthetic.surveys)
     if state is None:
         reasons.append(Reason("do not publish", NOT_FOR_RELEASE))
-    return Review(compared, examined, judge_release(compared, examined.findings, complaints, state, reasons), state)
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """What a mechanism made, after it was paid for."""
-
-    guarantee: Guarantee
-    paid: Charge | NotCharged
-    synthetic: Synthetic
-    tables: pl.DataFrame
-    notes: tuple[str, ...] = ()
-    calibration: Calibration | None = None
-
-
-Pay = Callable[[Guarantee], Charge | NotCharged]
-
-
-def _noisy_tables(
-    survey: Survey, spec: Spec, privacy: PrivacySpec, streams: Streams, pay: Pay, progress: Progress
-) -> _Made:
-    """Additive noise with public bounds."""
-    assert privacy.bounds is not None
-    tables, estimation = spec.requested_tables, spec.estimation
-    check_additive(survey, tables, privacy.epsilon, privacy.bounds, estimation)
-    guarantee = additive(privacy.epsilon, **_roles(survey, spec.survey))
-    paid = pay(guarantee)
-    # a run with a seed is not charged, so that it must not give away real noise either
-    noise = None if streams.fresh else StudyNoise(streams)
-    noisy = additive_tables(survey, tables, privacy.epsilon, privacy.bounds, noise=noise, estimation=estimation)
-    return _Made(guarantee, paid, Synthetic(()), noisy.tables, (noisy.budget, *noisy.notes))
-
-
-def _pseudo_posterior_surveys(
-    survey: Survey, spec: Spec, privacy: PrivacySpec, streams: Streams, pay: Pay, progress: Progress
-) -> _Made:
-    """The paper's mechanism: records weighted down until ε holds, asymptotically."""
-    model = make_model(privacy, spec.model, survey.weight_public)
-    choices = privacy.epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
-    found = calibrate_suitable(model, survey, *choices, streams, progress)
-    guarantee = asymptotic(
-        privacy.mechanism,
-        privacy.epsilon,
-        privacy.datasets,
-        transform=survey.transform,
-        draws=privacy.draws,
-        **_roles(survey, spec.survey),
-    )
-    paid = pay(guarantee)
-    undone = None
-    if privacy.correction:
-        progress("undoing what weights do")
-        undone = found.undo_weights(progress)
-    synthetic = found.synthesize(draws=undone.draws if undone else None, correction=False)
-    progress("making tables")
-    tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
-    return _Made(guarantee, paid, synthetic, tables, (_weighting_note(undone),), calibration=found.calibration)
-
-
-def _weighting_note(undone: Undone | None) -> str:
-    if undone is not None and undone.known:
-        return "What weighting does to the fitted spread is undone in the draws; that costs no privacy."
-    why = "is left" if undone is None else "could not be found, and is left"
-    return f"What weighting does to the fitted spread {why} in the draws: spreads come out too small."
-
-
-def _roles(survey: Survey, spec: SurveySpec) -> dict[str, Any]:
-    return {"confidential": survey.confidential, "public": survey.published, "universe": spec.where}
+    verdict = judge_release(compared, examined.findings, made.evidence.complaints, state, reasons)
+    return Review(compared, examined, verdict, state)
 
 
 def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
@@ -237,7 +148,7 @@ def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
     _refuse_folder(folder)
     refuse(find_public(spec))
     if streams.fresh:
-        check_budget(privacy, folder)
+        check_budget(privacy, mechanism_of(privacy).guarantee(spec.survey, privacy), folder)
     return privacy
 
 
@@ -256,25 +167,7 @@ def _exists(folder: Path) -> SurveyError:
     return SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
 
 
-def _rehearse(survey: Survey, spec: Spec, privacy: PrivacySpec) -> pl.DataFrame:
-    """The direct tables, made before the charge: what no survey of this design can give is refused for free.
-
-    Synthetic surveys have the strata but not the clusters, so their tables are tried as well.
-    """
-    tables, estimation = spec.requested_tables, spec.estimation
-    direct = tabulate_all(survey, tables, estimation)
-    if privacy.mechanism != "laplace":
-        bare = replace(survey, design=Design(survey.design.weight, survey.design.strata))
-        make_synthetic((bare,), privacy.mechanism, spec.model.smoothing).tabulate_all(tables, estimation)
-    return direct
-
-
-def make_model(privacy: PrivacySpec, model: ModelSpec, weight_public: bool = False) -> Model:
-    """The model that a spec asks for."""
-    return FBS(weight_public=weight_public) if privacy.mechanism == "fbs" else FBP(smoothing=model.smoothing)
-
-
-def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct: pl.DataFrame, review: Review) -> None:
+def _write(folder: Path, finished: Release, survey: Survey, made: Made, direct: pl.DataFrame, review: Review) -> None:
     """Build both folders beside the target, bind them to their charge, then give them their name in one step."""
 
     def build(building: Path) -> None:
@@ -282,7 +175,7 @@ def _write(folder: Path, finished: Release, survey: Survey, made: _Made, direct:
         public.mkdir()
         internal.mkdir(mode=0o700)
         manifest = publish(finished, public)
-        write_internal(internal, finished, survey, made.synthetic, direct, review, made.calibration)
+        write_internal(internal, finished, survey, made.synthetic, direct, review, made.evidence)
         _settle(building)
         if isinstance(finished.charge, Charge):
             write_durably(anchor, record_release(finished.charge, checksum(manifest)).to_json())

@@ -10,16 +10,29 @@ import hashlib
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, time
+from importlib.metadata import version
 from pathlib import Path
 
 from svysynth.engine import frame_ranges
 from svysynth.files import write_frame, write_parts
-from svysynth.manifest import NOT_FOR_RELEASE, make_manifest
-from svysynth.releases import Release, microdata
+from svysynth.manifest import (
+    FORMAT,
+    NOT_FOR_RELEASE,
+    LedgerEntry,
+    Manifest,
+    PrivacyFacts,
+    Rounding,
+    SurveyFacts,
+)
+from svysynth.mechanisms.base import mechanism_of
+from svysynth.microdata import file_name
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release, microdata
 from svysynth.report.excel import write_workbook
 from svysynth.report.public import public_page
 
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+PACKAGES = ("svysynth", "numpy", "polars", "scipy")
+"""Whose versions every manifest states."""
 
 
 def publish(release: Release, folder: Path) -> Path:
@@ -35,7 +48,9 @@ def publish(release: Release, folder: Path) -> Path:
     for number, survey in enumerate(release.microdata, start=1):
         for ending in release.endings:
             parts = (microdata(survey, part.start, part.stop) for part in frame_ranges(len(survey)))
-            write_parts(parts, place(f"microdata-{number}.{ending}"))
+            write_parts(parts, place(file_name(number, ending)))
+    for name, content in release.attachments.items():
+        place(name).write_bytes(content)
     place("report.html").write_text(public_page(release), encoding="utf-8")
     manifest = make_manifest(release, checksums(folder))
     place(MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -47,6 +62,53 @@ def publish(release: Release, folder: Path) -> Path:
     folder.chmod(0o755)
     os.utime(folder, (day, day))
     return place(MANIFEST)
+
+
+def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
+    """The manifest of a release whose files have these checksums."""
+    spec, privacy = release.spec, release.spec.privacy
+    assert privacy is not None
+    mechanism = mechanism_of(privacy)
+    settings = {name: getattr(privacy, name) for name in mechanism.stated}
+    return Manifest(
+        format=FORMAT,
+        created=release.created.isoformat(),
+        warning=NOT_FOR_RELEASE if release.seeded else None,
+        about=spec.about,
+        guarantee=release.guarantee,
+        statement=release.guarantee.sentences(),
+        privacy=PrivacyFacts(
+            mechanism=privacy.mechanism,
+            epsilon=privacy.epsilon,
+            datasets=len(release.microdata),
+            guarantee="asymptotic" if release.guarantee.kind == "asymptotic" else "global",
+            scheme=settings.get("scheme"),
+            draws=settings.get("draws"),
+            bounds=privacy.bounds,
+            correction=settings.get("correction"),
+        ),
+        survey=SurveyFacts(
+            outcome=spec.survey.outcome,
+            transform=spec.survey.transform,
+            weight=spec.survey.weight,
+            weight_public=spec.survey.weight_public,
+            strata=spec.survey.strata,
+            public=spec.survey.public,
+            where=spec.survey.where,
+            universe=spec.survey.universe,
+            levels={column: tuple(labels) for column, labels in release.levels.items()},
+            population_total=spec.survey.population_total,
+            records=release.records,
+        ),
+        model=spec.model if mechanism.modelled else None,
+        estimation=spec.estimation,
+        tables=release.requested_tables,
+        rounding=Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS),
+        notes=release.notes,
+        versions={package: version(package) for package in PACKAGES + mechanism.packages},
+        files=files,
+        ledger=LedgerEntry(**vars(release.anchor)) if release.anchor else None,
+    )
 
 
 def checksums(folder: Path) -> dict[str, str]:

@@ -56,6 +56,8 @@ class Release:
     microdata: tuple[Survey, ...] = ()
     """The synthetic surveys, on the grid of what is published."""
     notes: tuple[str, ...] = ()
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
+    """Further public files that the mechanism gives out, by name."""
     created: date = field(default_factory=date.today)
 
     def __post_init__(self) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from svysynth.accounting import Accounting
 from svysynth.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.formula import parse_formula
+from svysynth.mechanisms.members import Promise, find_member, mechanism_names, promises_of
 from svysynth.sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 
 Statistic = Literal["count", "mean", "total", "proportion"]
@@ -23,8 +24,6 @@ Transform = Literal["log", "identity"]
 Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
-Mechanism = Literal["fbs", "fbp", "laplace", "laplace-paper"]
-Promise = Literal["asymptotic", "global", "none"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 
 LARGEST_SPEC_BYTES = 1_000_000
@@ -38,15 +37,8 @@ TIDY_COLUMNS = (
     *("cv", "n", "reliability", "source"),
 )
 """The columns of a table, which no public column may be called."""
-PROMISES: dict[str, tuple[Promise, ...]] = {
-    "fbs": ("asymptotic",),
-    "fbp": ("asymptotic",),
-    "laplace": ("global",),
-    "laplace-paper": ("none",),
-}
-"""What each mechanism can promise."""
 NOT_YET: dict[str, tuple[Promise, ...]] = {"fbs": ("global",), "fbp": ("global",)}
-"""What it will be able to promise: refused with words of their own."""
+"""What a mechanism will be able to promise: refused with words of its own while no member does."""
 MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
 """The columns that a synthetic file has besides its outcome, public columns and strata."""
 
@@ -108,10 +100,17 @@ class BoundsSpec(Section):
         return self
 
 
+def _known_mechanism(name: str) -> str:
+    names = mechanism_names()
+    if name not in names:
+        raise clash("'privacy.mechanism' must be one of " + ", ".join(f"'{one}'" for one in names))
+    return name
+
+
 class PrivacySpec(Section):
     """`[privacy]`: the mechanism and its budget."""
 
-    mechanism: Mechanism = "fbs"
+    mechanism: Annotated[str, AfterValidator(_known_mechanism)] = "fbs"
     epsilon: Positive
     datasets: Annotated[int, Field(ge=1, le=1000)] = 3
     scheme: Scheme = "inverse"
@@ -124,8 +123,8 @@ class PrivacySpec(Section):
 
     @model_validator(mode="after")
     def _the_mechanism_can_promise_it(self) -> Self:
-        can = PROMISES[self.mechanism]
-        if self.guarantee in NOT_YET.get(self.mechanism, ()):
+        can = promises_of(self.mechanism)
+        if self.guarantee not in can and self.guarantee in NOT_YET.get(self.mechanism, ()):
             raise clash(
                 f"'privacy.guarantee': '{self.guarantee}' is not yet available for the mechanism '{self.mechanism}'; "
                 "use mechanism = 'laplace' or guarantee = 'asymptotic'"
@@ -147,13 +146,14 @@ class PrivacySpec(Section):
         return "differential privacy" if self.guarantee == "global" else "asymptotic"
 
     @property
-    def charged(self) -> float:
-        """What a release is charged: ε for an answer changed, or the paper's figure."""
-        return self.epsilon
+    def microdata(self) -> bool:
+        """Whether synthetic files are asked for, or tables alone."""
+        member = find_member(self.mechanism, self.guarantee)
+        return member is not None and member.microdata
 
     @model_validator(mode="after")
     def _draws_can_be_far_apart(self) -> Self:
-        if self.mechanism in ("fbs", "fbp") and DRAWS_APART * self.datasets > self.draws:
+        if self.guarantee == "asymptotic" and DRAWS_APART * self.datasets > self.draws:
             need = f"{DRAWS_APART} times as many draws, so that those released are independent"
             raise clash(f"'privacy.datasets' needs {need}: use fewer datasets or more privacy.draws")
         return self
@@ -246,7 +246,7 @@ class Spec(Section):
     @model_validator(mode="after")
     def _synthetic_columns_do_notclash(self) -> Self:
         survey = self.survey
-        if self.privacy is not None and self.privacy.mechanism in ("fbs", "fbp"):
+        if self.privacy is not None and self.privacy.microdata:
             for column in (survey.outcome, *survey.public, survey.strata):
                 if column in MICRODATA_COLUMNS:
                     raise clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")

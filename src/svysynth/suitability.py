@@ -17,13 +17,13 @@ import polars as pl
 from svysynth.calibration import LARGEST_LEVEL, Calibration
 from svysynth.columns import ALL
 from svysynth.engine import map_blocks
-from svysynth.findings import CLUSTERS, LAPLACE, Finding, find_public, refuse
+from svysynth.findings import CLUSTERS, LAPLACE, Finding, refuse
 from svysynth.groups import Integers
 from svysynth.misfit import Misfit, measure_misfit, simulate_misfit
 from svysynth.models.base import Model, make_records, within_groups
 from svysynth.outline import outlined
 from svysynth.sampler import Fit
-from svysynth.spec import MOST_BY_COLUMNS, PrivacySpec, Spec, TableSpec
+from svysynth.spec import MOST_BY_COLUMNS, BoundsSpec, TableSpec
 from svysynth.store import Column, derive
 from svysynth.streams import Streams
 from svysynth.survey import Survey
@@ -76,19 +76,10 @@ class Examined:
     """How well its model fits, where it has one that can be tried."""
 
 
-def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-    """Ask of the data whether the spec's mechanism suits them; under a global guarantee the answer stops nothing."""
-    privacy = spec.privacy
-    if privacy is None:
-        return Examined()
-    if privacy.mechanism not in ("fbs", "fbp"):
-        found = [*_copies(survey), *_beyond_bounds(survey, privacy)]
-        return Examined(tuple(replace(finding, stops=False) for finding in found))
-    own = examine_model(survey, spec.model.formula, spec.requested_tables, direct)
-    stops = privacy.guarantee == "asymptotic"
-    advice = [finding for finding in find_public(spec) if not finding.stops]
-    judged = (replace(one, stops=one.stops and stops) for one in own.findings)
-    return replace(own, findings=(*advice, *judged))
+def examine_bounds(survey: Survey, bounds: BoundsSpec) -> Examined:
+    """For noise with public bounds: what a reviewer should know. None of it stops a release."""
+    found = [*_copies(survey), *_beyond_bounds(survey, bounds)]
+    return Examined(tuple(replace(finding, stops=False) for finding in found))
 
 
 def examine_model(
@@ -290,14 +281,12 @@ def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
     return []
 
 
-def _beyond_bounds(survey: Survey, privacy: PrivacySpec) -> list[Finding]:
+def _beyond_bounds(survey: Survey, bounds: BoundsSpec) -> list[Finding]:
     """Public bounds that cut into the data, for the reviewer: noise does not show that bias."""
-    if privacy.bounds is None:
-        return []
     found = []
     for name, column, (low, high) in (
-        ("outcome", survey.outcome_values, privacy.bounds.outcome),
-        ("weight", survey.weights, privacy.bounds.weight),
+        ("outcome", survey.outcome_values, bounds.outcome),
+        ("weight", survey.weights, bounds.weight),
     ):
         beyond = sum(map_blocks(survey.engine, _Beyond(column, low, high), len(survey))) / len(survey)
         if beyond > CUT:

@@ -1,4 +1,4 @@
-"""Verification of a release that is going out: checksums, manifest, tables from microdata, and the ledger's entry.
+"""Verification of a release that is going out: checksums, manifest, tables made again, and the ledger's entry.
 
 A folder passes if its manifest is the one that was bound to its charge when it was written: one changed byte in any
 public file, signed again or not, is refused. The ledger is named by who asks, never by the folder under test, whose
@@ -9,8 +9,6 @@ author may have a ledger of their own. Whoever has no ledger can check that the 
 from __future__ import annotations
 
 import contextlib
-import math
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,30 +19,23 @@ from pydantic import ValidationError
 from svysynth.accounting import millionths
 from svysynth.anchor import Anchor
 from svysynth.budgets import releases_of
-from svysynth.combine import combine, make_synthetic
-from svysynth.engine import LOCAL, frame_ranges
 from svysynth.entries import Entry
 from svysynth.errors import SurveyError, require_type
-from svysynth.files import open_data, read_columns
-from svysynth.formats.base import READER_ERRORS, DataFile
+from svysynth.formats.base import READER_ERRORS
 from svysynth.formats.csv import as_written
-from svysynth.formats.parquet import count_rows, read_rows
-from svysynth.guarantee import Guarantee, additive, asymptotic
-from svysynth.large import is_large, read_large
+from svysynth.guarantee import Guarantee
 from svysynth.ledger import verify
 from svysynth.manifest import FORMAT, Manifest, Rounding
+from svysynth.mechanisms.base import load_member, mechanism_of
+from svysynth.mechanisms.members import find_member
+from svysynth.microdata import AGREEMENT, read_csv, wrong
 from svysynth.payment import ANCHOR
 from svysynth.publish import MANIFEST, SUMS, checksum, checksums, sums_text
-from svysynth.releases import MICRODATA_DIGITS, STAMP, TABLE_DIGITS, endings, rounded, survey_of_microdata
-from svysynth.spec import Spec, load_spec
-from svysynth.survey import Survey
-from svysynth.synthesis import SMOOTHED, UNSMOOTHED
+from svysynth.releases import MICRODATA_DIGITS, STAMP, TABLE_DIGITS, rounded
+from svysynth.spec import load_spec
 from svysynth.universe import refuse_private_filter
 
-AGREEMENT = 1e-8
-"""What is added up again may differ by this fraction: rounded numbers, and floats that depend on the machine."""
 ROUNDING = Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS)
-OTHERS = ("tables.csv", "tables.xlsx", "report.html")
 STRANGE = (*READER_ERRORS, ValidationError, LookupError, ValueError, TypeError, AssertionError)
 """What making tables of files that do not belong together may raise."""
 
@@ -76,9 +67,8 @@ def verify_release(folder: str | Path, ledger: str | Path | None = None, *, file
         raise _seeded()
     _check_promise(manifest)
     checked = [f"checksums of {len(manifest.files) + 1} files", "manifest against its schema"]
-    if manifest.privacy.datasets:
-        rows = _check_tables(public, manifest)
-        checked.append(f"{rows:,} rows of tables, made again from {manifest.privacy.datasets} synthetic files")
+    if remade := _check_tables(public, manifest):
+        checked.append(remade)
     if ledger is not None:
         paid = Anchor(**vars(manifest.ledger))
         release = _check_ledger(ledger, paid, manifest.guarantee, checksum(public / MANIFEST))
@@ -122,15 +112,15 @@ def _public_folder(folder: Path) -> Path:
 def _check_files(public: Path) -> Manifest:
     try:
         if any(path.is_symlink() or not path.is_file() for path in public.iterdir()):
-            raise _wrong("has links or folders among its files")
+            raise wrong("has links or folders among its files")
         found = checksums(public)
         text = (public / MANIFEST).read_bytes().decode()
         sums = (public / SUMS).read_bytes() if SUMS in found else b""
     except (OSError, UnicodeDecodeError):
-        raise _wrong("cannot be read") from None
+        raise wrong("cannot be read") from None
     found.pop(SUMS, None)
     if sums != sums_text(found).encode():
-        raise _wrong("is not what SHA256SUMS says: a file was changed, added or taken away")
+        raise wrong("is not what SHA256SUMS says: a file was changed, added or taken away")
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError:
@@ -139,26 +129,26 @@ def _check_files(public: Path) -> Manifest:
             problem = f"has a manifest of format {earlier}, of an earlier version of svysynth"
             remedy = "verify it with that version; `svysynth ledger verify` checks its charge"
             raise SurveyError("file", "the release", problem, remedy) from None
-        raise _wrong("has a manifest that does not follow its schema") from None
+        raise wrong("has a manifest that does not follow its schema") from None
     found.pop(MANIFEST)
     if manifest.files != found or manifest.to_json() != text:
-        raise _wrong("has a manifest that does not belong to its files")
+        raise wrong("has a manifest that does not belong to its files")
     return manifest
 
 
 def _check_promise(manifest: Manifest) -> None:
     """What a manifest says twice has to agree: the guarantee, its statement, the settings and the names of files."""
-    guarantee, datasets = manifest.guarantee, manifest.privacy.datasets
-    formats = endings(manifest.survey.records)
-    names = [f"microdata-{number}.{ending}" for number in range(1, datasets + 1) for ending in formats]
+    guarantee, privacy = manifest.guarantee, manifest.privacy
+    member = find_member(privacy.mechanism, privacy.guarantee)
     if (
-        (manifest.privacy.mechanism == "laplace") != (datasets == 0)
-        or guarantee != _promise(manifest)
+        member is None
+        or member.microdata != (privacy.datasets > 0)
+        or guarantee != load_member(member).guarantee(manifest.survey, privacy)
         or manifest.statement != guarantee.sentences()
         or manifest.rounding != ROUNDING
-        or set(manifest.files) != {*names, *OTHERS}
+        or set(manifest.files) != set(load_member(member).public_files(manifest))
     ):
-        raise _wrong("has a manifest that contradicts itself")
+        raise wrong("has a manifest that contradicts itself")
     _check_universe(manifest)
 
 
@@ -168,97 +158,27 @@ def _check_universe(manifest: Manifest) -> None:
     try:
         refuse_private_filter(manifest.spec().survey.model_copy(update=filtered))
     except ValidationError:
-        raise _wrong("has a manifest that contradicts itself") from None
+        raise wrong("has a manifest that contradicts itself") from None
     except SurveyError:
-        raise _wrong("has a manifest whose universe is not public") from None
+        raise wrong("has a manifest whose universe is not public") from None
 
 
-def _promise(manifest: Manifest) -> Guarantee:
-    """The guarantee that follows from a manifest's settings."""
-    privacy, survey = manifest.privacy, manifest.survey
-    confidential = (survey.outcome,) if survey.weight_public else (survey.outcome, survey.weight)
-    others = (survey.strata, survey.weight if survey.weight_public else None)
-    public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))
-    if privacy.mechanism == "laplace":
-        return additive(privacy.epsilon, confidential=confidential, public=public, universe=survey.where)
-    return asymptotic(
-        privacy.mechanism,
-        privacy.epsilon,
-        privacy.datasets,
-        confidential=confidential,
-        public=public,
-        transform=survey.transform,
-        draws=privacy.draws or 0,
-        universe=survey.where,
-    )
-
-
-def _check_tables(public: Path, manifest: Manifest) -> int:
-    """Make the tables again from the microdata and compare."""
+def _check_tables(public: Path, manifest: Manifest) -> str | None:
+    """Make the tables again from what is public, where that can be done, and compare; what was done, in words."""
+    source = "synthetic files"
     try:
-        spec = manifest.spec()
-        numbers = range(1, manifest.privacy.datasets + 1)
-        tables = [_tables_of_microdata(public / f"microdata-{number}.parquet", manifest, spec) for number in numbers]
-        again = as_written(rounded(combine(tables, spec.estimation), TABLE_DIGITS))
-        published = _read_csv(public / "tables.csv", again)
+        remade = mechanism_of(manifest.privacy).remake(public, manifest)
+        if remade is None:
+            return None
+        source = remade.source
+        again = as_written(rounded(remade.tables, TABLE_DIGITS))
+        published = read_csv(public / "tables.csv", again, source)
     except STRANGE:
-        raise _wrong("has synthetic files that do not belong to its manifest") from None
+        raise wrong(f"has {source} that do not belong to its manifest") from None
     for column in again.columns:
         if not _same(published[column], again[column]):
-            raise _wrong(f"has tables that do not follow from its synthetic files (column '{column}')")
-    return again.height
-
-
-def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec) -> pl.DataFrame:
-    """The tables of one synthetic file; one that is large is put on disk, as it was when it was made."""
-    file = open_data(path)
-    _check_microdata(file, manifest)
-    smoothing = manifest.model.smoothing if manifest.model else "full"
-    with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
-        source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
-        if spec.estimation.variance == "taylor" and is_large(source):
-            labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
-            survey: Survey = read_large(source.model_copy(update={"labels": labels}), Path(scratch), LOCAL)
-        else:
-            survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels)
-        rules = make_synthetic((survey,), manifest.privacy.mechanism, smoothing)
-        return rules.tabulate_all(spec.requested_tables, spec.estimation)
-
-
-def _check_microdata(file: DataFile, manifest: Manifest) -> None:
-    """A synthetic file is the same in both formats, with the rows and the weight that the manifest says."""
-    survey = manifest.survey
-    total, sums = survey.population_total or 0.0, dict.fromkeys((SMOOTHED, UNSMOOTHED), 0.0)
-    as_it_should_be = count_rows(file) == survey.records
-    for rows in frame_ranges(survey.records):
-        frame = read_rows(file, list(file.columns), rows)
-        ids = pl.Series("id", range(rows.start + 1, rows.stop + 1), dtype=frame["id"].dtype)
-        as_it_should_be &= frame["id"].equals(ids) and frame.equals(rounded(frame, MICRODATA_DIGITS))
-        sums = {name: before + float(frame[name].sum()) for name, before in sums.items()}
-    if survey.weight_public:  # kept as they are, whatever they add up to
-        total = sums[UNSMOOTHED]
-    as_it_should_be &= all(math.isclose(found, total, rel_tol=AGREEMENT) for found in sums.values())
-    if as_it_should_be and "csv" in endings(survey.records):
-        as_it_should_be = _same_text(file.path.with_suffix(".csv"), read_columns(file, file.columns))
-    if not as_it_should_be:
-        raise _wrong(f"has a synthetic file that does not belong to its manifest ({file.path.name})")
-
-
-def _same_text(path: Path, frame: pl.DataFrame) -> bool:
-    text = as_written(frame)
-    return _read_csv(path, text).equals(text.cast({"id": pl.Float64}))
-
-
-def _read_csv(path: Path, like: pl.DataFrame) -> pl.DataFrame:
-    """A CSV file with the columns and rows of a frame; its numbers are floats."""
-    file = open_data(path)
-    if tuple(file.columns) != tuple(like.columns):
-        raise _wrong(f"has other columns in {path.name} than its synthetic files give")
-    frame = read_columns(file, file.columns)
-    if frame.height != like.height:
-        raise _wrong(f"has other rows in {path.name} than its synthetic files give")
-    numbers = [column for column, dtype in like.schema.items() if dtype.is_numeric()]
-    return frame.with_columns(pl.col(numbers).cast(pl.Float64))
+            raise wrong(f"has tables that do not follow from its {source} (column '{column}')")
+    return f"{again.height:,} rows of tables, made again from {remade.number} {source}"
 
 
 def _same(published: pl.Series, again: pl.Series) -> bool:
@@ -274,14 +194,14 @@ def _check_ledger(ledger: Path, paid: Anchor, guarantee: Guarantee, manifest: st
     charged = chain[paid.entry - 1]
     due = guarantee.charged
     if charged.kind != "charge" or charged.accounting != guarantee.accounting:
-        raise _wrong("was charged for a guarantee of another kind")
+        raise wrong("was charged for a guarantee of another kind")
     if due is None or charged.millionths != millionths(due):
-        raise _wrong("was not charged what it promises")
+        raise wrong("was not charged what it promises")
     release = releases_of(chain).get(paid.entry)
     if release is None:
-        raise _wrong("names a charge that no release was written for")
+        raise wrong("names a charge that no release was written for")
     if release.detail != manifest:
-        raise _wrong("is not the one that was charged for: its files were changed after they were written")
+        raise wrong("is not the one that was charged for: its files were changed after they were written")
     return release
 
 
@@ -289,12 +209,8 @@ def _check_anchor(folder: Path, release: Anchor) -> None:
     """The anchor beside a public folder is its own."""
     path = folder / ANCHOR
     if path.is_file() and Anchor.from_json(path.read_bytes().decode(errors="replace")) != release:
-        raise _wrong("has the anchor of another release beside it")
+        raise wrong("has the anchor of another release beside it")
 
 
 def _seeded() -> SurveyError:
-    return _wrong("was made with a seed, which undoes the protection: it is not for release")
-
-
-def _wrong(problem: str) -> SurveyError:
-    return SurveyError("file", "the release", problem, "do not publish it; release again from the spec")
+    return wrong("was made with a seed, which undoes the protection: it is not for release")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +77,10 @@ class LinearStatistics(NamedTuple):
     coefficients: Array
     scatter: Array
     sum_x: Array
+
+
+Rules = Literal["weighted", "population"]
+"""How tables are made from what a model draws: by its weights, or by the counts of cells, as of a population."""
 
 
 class Model(Protocol):

@@ -11,11 +11,12 @@ the Gram matrix's common eigenvectors: they are integrated out, and the sampler 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
+from svysynth.models.base import Array, LinearStatistics, Parameters, Records, Rules, linear_statistics
 from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
 from svysynth.spec import Smoothing
@@ -38,6 +39,12 @@ class FBP:
     near_normal = True
     gaussian = True
     quadratic = True
+    rules: ClassVar[Rules] = "population"
+
+    @property
+    def strata_in_variance(self) -> bool:
+        """The paper's FBP treats the sample as one stratum."""
+        return self.smoothing == "full"
 
     def statistics(self, records: Records, alpha: Column) -> LinearStatistics:
         """Weighted sums of the records."""

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-COLORS = {"fbs": "#0b5394", "fbp": "#b45f06", "laplace": "#38761d", "laplace-paper": "#741b47"}
+from svysynth.mechanisms.members import mechanism_names
+
+COLOURS = ("#0b5394", "#b45f06", "#38761d", "#741b47", "#0c7c79", "#7f6000")
 STYLES = ("-", "--", ":", "-.")
 
 
@@ -23,7 +25,7 @@ def draw_frontier(summary: pl.DataFrame, path: Path, note: str) -> None:
         ):
             style = STYLES[sizes.index(datasets) % len(STYLES)] if datasets else "-"
             label = f"{mechanism}, m = {datasets}" if datasets else str(mechanism)
-            color = COLORS[str(mechanism)]
+            color = _colour(str(mechanism))
             axes.plot(line["epsilon"], line["median"], style, color=color, marker="o", markersize=4, label=label)
             axes.fill_between(line["epsilon"], line["lower_quartile"], line["upper_quartile"], color=color, alpha=0.08)
         axes.axhline(1, color="black", linewidth=0.8)
@@ -55,7 +57,7 @@ def draw_ratios(found: pl.DataFrame, path: Path, note: str) -> None:
             for place, ((mechanism, _), cells) in enumerate(groups):
                 body = axes.violinplot(cells["rmse_ratio"].log10().to_numpy(), [place], widths=0.8, showmedians=True)
                 for piece in (*body["bodies"], *(body[name] for name in ("cbars", "cmins", "cmaxes", "cmedians"))):
-                    piece.set_color(COLORS[str(mechanism)])
+                    piece.set_color(_colour(str(mechanism)))
             names = [
                 f"{mechanism}\nm = {m}" if m else str(mechanism).replace("-", "-\n") for (mechanism, m), _ in groups
             ]
@@ -67,3 +69,8 @@ def draw_ratios(found: pl.DataFrame, path: Path, note: str) -> None:
         row[0].set_ylabel("RMSE ratio")
     figure.supxlabel(note, fontsize=7, wrap=True)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+
+
+def _colour(mechanism: str) -> str:
+    """The same for a mechanism in every picture."""
+    return COLOURS[mechanism_names().index(mechanism) % len(COLOURS)]

@@ -1,7 +1,7 @@
 """The internal report of a release: what a disclosure review looks at. It shows confidential results throughout.
 
-The plots are the paper's: record bounds without and with the weights α, outcome against weight in the sample and in a
-synthetic file (§3.2, §4.2 and the supplement), and the utility of every cell (§3.3).
+The plots are the paper's: outcome against weight in the sample and in a synthetic file (§3.2, §4.2 and the supplement),
+and the utility of every cell (§3.3). What only one mechanism has to show is its `Evidence`.
 """
 
 from __future__ import annotations
@@ -14,36 +14,28 @@ import polars as pl
 
 from svysynth.accounting import epsilon_text
 from svysynth.budgets import BudgetState
-from svysynth.calibration import Calibration
 from svysynth.columns import ALL
 from svysynth.combine import Synthetic
-from svysynth.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS
 from svysynth.engine import block_slices
-from svysynth.groups import Floats, Integers
+from svysynth.groups import Floats
 from svysynth.guarantee import NOT_DIFFERENTIAL_PRIVACY
-from svysynth.lipschitz import summarize_bounds
 from svysynth.lookalikes import EXTREMES, NEAR, LookAlikes, look_alikes
+from svysynth.mechanisms.base import Evidence, Rows
 from svysynth.misfit import Misfit
 from svysynth.outline import outlined
 from svysynth.releases import Release
 from svysynth.report.page import NOTHING, figure, percent, render
-from svysynth.report.plots import Image, histogram, scatters, statistic_name, violins
+from svysynth.report.plots import Image, chosen, scatters, statistic_name, thinned, violins
 from svysynth.report.wide import decimals
-from svysynth.streams import Streams
 from svysynth.suitability import Examined
 from svysynth.survey import Survey
 from svysynth.synthesis import UNSMOOTHED
 from svysynth.verdict import ReleaseVerdict
 
 INTERNAL = "INTERNAL: shows confidential results. It must never leave the house."
-MOST_POINTS = 20_000
-MOST_RECORDS = 2_000_000
-"""Records whose bounds are looked at one by one."""
 MOST_ROWS_SHOWN = 500
 MOST_MISSED = 10
 """Figures shown of those that the model misses most."""
-
-Rows = list[tuple[str, ...]]
 
 
 def internal_page(
@@ -51,12 +43,11 @@ def internal_page(
     survey: Survey,
     synthetic: Synthetic,
     review: Review,
-    calibration: Calibration | None,
+    evidence: Evidence,
 ) -> str:
-    """`report.html` of the internal folder; additive noise has neither calibration nor synthetic surveys."""
+    """`report.html` of the internal folder; what only one mechanism has to show comes as its evidence."""
     comparisons = _compare(review.compared, release.spec.survey.outcome)
     alike = look_alikes(survey, synthetic.surveys) if survey.scratch is None else None
-    plotted = _Plotted.of(calibration)
     return render(
         "internal.html",
         internal=INTERNAL,
@@ -64,17 +55,11 @@ def internal_page(
         seeded=release.seeded,
         verdict=review.verdict,
         **{"global": release.guarantee.kind == "global"},
-        summary=_summary(release, comparisons, alike, calibration, review.budget),
-        noise=_noise(release),
+        summary=_summary(release, comparisons, alike, evidence, review.budget),
         misfit=_misfit(review.examined.misfit),
         misfit_rows=_misfit_rows(review.examined.misfit),
-        bounds=None if plotted is None else _bounds_plot(plotted),
-        bounds_facts=[] if plotted is None else _bounds_facts(plotted),
-        alpha=None if plotted is None else _alpha_plot(plotted.alpha),
-        alpha_facts=[] if plotted is None else _alpha_facts(plotted.alpha),
+        sections=evidence.sections(),
         scatter=_scatter(survey, synthetic) if synthetic.surveys else None,
-        diagnostics=[] if calibration is None else _diagnostics(calibration),
-        trials=[] if calibration is None else _trials(calibration),
         utility=_utility_plot(comparisons),
         comparisons=comparisons,
         alike=alike,
@@ -97,7 +82,7 @@ class Review:
     """The budget after the charge; None where nothing was charged."""
 
 
-# --- the model's own fit, and noise ---
+# --- the model's own fit ---
 
 
 def _misfit(misfit: Misfit | None) -> Rows:
@@ -131,110 +116,9 @@ def _misfit_rows(misfit: Misfit | None) -> Rows:
     ]
 
 
-def _noise(release: Release) -> Rows:
-    """Of additive noise: how the budget was split, and how much of each standard error it makes up."""
-    tables = release.tables
-    if "se_privacy" not in tables.columns:
-        return []
-    share = (pl.col("se_privacy") / pl.col("se")) ** 2
-    found = (
-        tables.filter(pl.col("se") > 0).group_by("statistic", maintain_order=True).agg(share.median().alias("share"))
-    )
-    return [
-        *((f"Share of the variance that is noise, {name}, median", percent(part)) for name, part in found.iter_rows()),
-        *((f"Note {number}", note) for number, note in enumerate(release.notes, start=1)),
-    ]
-
-
-# --- bounds and weights ---
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class _Plotted:
-    """Bounds and weights of all records, or of as many as are enough where there are very many."""
-
-    calibration: Calibration
-    bounds: Floats
-    weighted: Floats
-    alpha: Floats
-
-    @classmethod
-    def of(cls, calibration: Calibration | None) -> _Plotted | None:
-        if calibration is None:
-            return None
-        columns = calibration.bounds, calibration.weighted_bounds, calibration.fit.alpha
-        size = len(calibration.bounds)
-        if size <= MOST_RECORDS:
-            return cls(calibration, *(np.asarray(column) for column in columns))
-        some = np.sort(Streams.seeded(0).generator("report").integers(0, size, MOST_RECORDS))
-        return cls(calibration, *(column.take(some) for column in columns))
-
-
-def _thinned(values: Floats) -> Floats:
-    """At most so many values as a plot can show, the largest among them."""
-    if len(values) <= MOST_POINTS:
-        return values
-    return np.append(values[_chosen(len(values))], values.max())
-
-
-def _chosen(size: int) -> Integers:
-    """The records that a plot shows, the same each time."""
-    if size <= MOST_POINTS:
-        return np.arange(size)
-    return Streams.seeded(0).generator("report").choice(size, MOST_POINTS, replace=False)
-
-
-def _bounds_plot(plotted: _Plotted) -> Image:
-    calibration, finite = plotted.calibration, plotted.bounds[np.isfinite(plotted.bounds)]
-    return violins(
-        [_thinned(finite), _thinned(plotted.weighted)],
-        ["unweighted, α = 1", "weighted by α"],
-        "bound of a record",
-        f"Violin plots of the records’ bounds: unweighted up to {finite.max():.3g}, weighted up to "
-        f"{calibration.largest_bound:.3g}; the target is {calibration.target:.3g}.",
-        line=calibration.target,
-        line_name=f"target {calibration.target:.3g}",
-    )
-
-
-def _bounds_facts(plotted: _Plotted) -> Rows:
-    calibration, m = plotted.calibration, plotted.calibration.datasets
-    found = summarize_bounds(calibration.bounds, calibration.fit.records.engine)
-    finite = np.isfinite(plotted.bounds)
-    shown = "" if len(finite) == len(calibration.bounds) else f" (of {figure(len(finite))} records drawn at random)"
-    return [
-        ("Largest bound, unweighted", f"{found.largest:.4g}, which would cost ε = {2 * found.largest * m:.4g}"),
-        ("Largest bound, weighted", f"{calibration.largest_bound:.6g}"),
-        ("Target, ε/(2m)", f"{calibration.target:.6g}"),
-        ("Share of the target used", percent(calibration.largest_bound / calibration.target, 1)),
-        (
-            "Median bound",
-            f"{np.median(plotted.bounds[finite]):.3g} unweighted, {np.median(plotted.weighted):.3g} weighted{shown}",
-        ),
-        ("Records without a finite bound", figure(int((~finite).sum())) + shown),
-    ]
-
-
-def _alpha_plot(alpha: Floats) -> Image:
-    alt = f"Histogram of the weights α; their median is {np.median(alpha):.2f}."
-    return histogram(alpha, 0.0, 1.0, "weight α", alt)
-
-
-def _alpha_facts(alpha: Floats) -> Rows:
-    low, middle, high = np.quantile(alpha, [0.05, 0.5, 0.95])
-    return [
-        ("Smallest, median, largest", f"{alpha.min():.3g}, {middle:.3g}, {alpha.max():.3g}"),
-        ("5% and 95% quantile", f"{low:.3g}, {high:.3g}"),
-        ("Records with full weight, α = 1", percent(float(np.mean(alpha == 1)), 1)),
-        ("Records left out, α = 0", figure(int((alpha == 0).sum()))),
-        ("Sum of α over records", percent(float(alpha.mean()), 1)),
-    ]
-
-
 def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
     """Outcome against weight: confidential, as the model drew them, and smoothed."""
-    first, some = synthetic.surveys[0], _chosen(len(survey))
+    first, some = synthetic.surveys[0], chosen(len(survey))
     total = np.sum([first.weights[piece].sum() for piece in block_slices(range(len(first)))])
     scale = total / np.sum([survey.weights[piece].sum() for piece in block_slices(range(len(survey)))])
     y = first.outcome_values.take(some)
@@ -245,43 +129,6 @@ def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
     ]
     alt = "Outcome against weight in the confidential sample, in synthetic file 1 as drawn, and with smoothed weights."
     return scatters(panels, survey.outcome, "weight", alt, log=survey.transform == "log", highlight=0)
-
-
-# --- how the fit went ---
-
-
-def _diagnostics(calibration: Calibration) -> list[tuple[str, str, str, bool]]:
-    verdict = calibration.fit.verdict
-    return [
-        ("R-hat, largest", f"{verdict.rhat:.4f}", f"below {LARGEST_RHAT}", verdict.rhat < LARGEST_RHAT),
-        (
-            "Effective draws, bulk",
-            figure(verdict.ess_bulk),
-            f"at least {SMALLEST_ESS:.0f}",
-            verdict.ess_bulk >= SMALLEST_ESS,
-        ),
-        (
-            "Effective draws, tails",
-            figure(verdict.ess_tail),
-            f"at least {SMALLEST_ESS:.0f}",
-            verdict.ess_tail >= SMALLEST_ESS,
-        ),
-        ("Divergences", figure(verdict.divergences), "none", verdict.divergences == 0),
-        ("E-BFMI, smallest", f"{verdict.ebfmi:.2f}", f"at least {SMALLEST_EBFMI}", verdict.ebfmi >= SMALLEST_EBFMI),
-    ]
-
-
-def _trials(calibration: Calibration) -> Rows:
-    """Every refit: its constant, the largest bound it gave, and how far from the target."""
-    return [
-        (
-            figure(number),
-            f"{trial.constant:.6g}" if np.isfinite(trial.constant) else "no weights needed",
-            f"{trial.largest_bound:.6g}",
-            percent(trial.largest_bound / calibration.target, 1),
-        )
-        for number, trial in enumerate(calibration.trials, start=1)
-    ]
 
 
 # --- utility, cell by cell ---
@@ -342,7 +189,7 @@ def _utility_plot(comparisons: Sequence[_Comparison]) -> Image | None:
         return None
     alt = "Violin plots of the ratio of RMSE to the confidential standard error, over cells."
     names = [next(one.name for one in comparisons if one.statistic == name) for name in statistics]
-    drawn = [_thinned(ratio) for ratio in ratios]
+    drawn = [thinned(ratio) for ratio in ratios]
     return violins(drawn, names, "RMSE over the sample’s own", alt, line=1.0, line_name="as the sample")
 
 
@@ -350,7 +197,7 @@ def _summary(
     release: Release,
     comparisons: Sequence[_Comparison],
     alike: LookAlikes | None,
-    calibration: Calibration | None,
+    evidence: Evidence,
     budget: BudgetState | None,
 ) -> Rows:
     guarantee = release.guarantee
@@ -359,11 +206,7 @@ def _summary(
     if budget is not None:
         spent, total = epsilon_text(budget.spent), epsilon_text(budget.total)
         found.append(("Share of the budget used", f"{percent(budget.spent / budget.total, 1)}: ε = {spent} of {total}"))
-    if calibration is not None:
-        passed = calibration.fit.verdict.passed
-        share = percent(calibration.largest_bound / calibration.target, 1)
-        found.append(("Diagnostics", "passed" if passed else "; ".join(calibration.fit.verdict.complaints)))
-        found.append(("Largest weighted bound", f"{calibration.largest_bound:.4g}, {share} of the target"))
+    found += evidence.summary()
     for one in comparisons:
         if len(one.ratio) and len(one.overlap):
             middle = f"RMSE ratio {np.median(one.ratio):.2f}, interval overlap {np.median(one.overlap):.2f}"

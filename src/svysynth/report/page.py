@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,16 @@ def render(template: str, **content: Any) -> str:
     """A page from its template."""
     style = source("style.css")
     return _environment().get_template(template).render(style=style, policy=policy(style), **content)
+
+
+def facts_section(anchor: str, heading: str, text: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """A section of a report: a heading, a sentence or two, and facts by name. All of it is escaped here."""
+    return render_part("facts.html", anchor=anchor, heading=heading, text=text, rows=rows)
+
+
+def render_part(template: str, **content: Any) -> str:
+    """A part of a page from its template; what takes it in must not escape it again."""
+    return _environment().get_template(template).render(**content)
 
 
 def render_code(template: str, **content: Any) -> str:

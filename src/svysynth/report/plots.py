@@ -20,9 +20,10 @@ import numpy as np
 
 from svysynth.columns import ALL
 from svysynth.errors import shown
-from svysynth.groups import Floats
+from svysynth.groups import Floats, Integers
 from svysynth.outline import outlined
 from svysynth.report.wide import WideRow, WideTable
+from svysynth.streams import Streams
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +47,9 @@ WIDTH, FULL_WIDTH = 4.9, 10.2
 DOTS_PER_INCH = 96
 RASTER = 200
 """Dots per inch of what has too many points to be drawn one by one."""
+
+MOST_POINTS = 20_000
+"""Points that a plot shows one by one."""
 
 
 @dataclass(frozen=True)
@@ -335,3 +339,17 @@ def _log_scale(axes: Axes, name: str, low: float, high: float, *, widely: bool =
 
 def _formatter() -> Callable[[float, int], str]:
     return lambda value, _: _number(value)
+
+
+def thinned(values: Floats) -> Floats:
+    """At most so many values as a plot can show, the largest among them."""
+    if len(values) <= MOST_POINTS:
+        return values
+    return np.append(values[chosen(len(values))], values.max())
+
+
+def chosen(size: int) -> Integers:
+    """The records that a plot shows, the same each time."""
+    if size <= MOST_POINTS:
+        return np.arange(size)
+    return Streams.seeded(0).generator("report").choice(size, MOST_POINTS, replace=False)

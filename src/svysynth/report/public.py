@@ -14,11 +14,12 @@ import numpy as np
 import polars as pl
 
 from svysynth import __version__
-from svysynth.combine import Synthetic, make_synthetic
+from svysynth.combine import Synthetic
 from svysynth.formats.csv import guarded
 from svysynth.groups import Floats
 from svysynth.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.manifest import NOT_FOR_RELEASE
+from svysynth.mechanisms.base import Mechanism, mechanism_of
 from svysynth.outline import outlined
 from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, Release
 from svysynth.report.page import figure, r_name, render, render_code
@@ -30,11 +31,6 @@ MOST_ROWS_SHOWN = 2_000
 MOST_TABLES_SHOWN = 40
 MOST_TABLES_DRAWN = 6
 CLASSES = 50
-MECHANISMS = {
-    "fbs": "FBS: synthetic data from a model of the observed sample",
-    "fbp": "FBP: synthetic data from a model of the population and of the sampling",
-    "laplace": "Laplace: noise added to the sums that tables are made of",
-}
 KINDS = {
     "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
     "global": "for every data set, at every sample size",
@@ -57,7 +53,7 @@ def public_page(release: Release) -> str:
         f"* coefficient of variation above {caution:.0%}: use with caution. ** above {unreliable:.0%}: unreliable. "
         "– no estimate. Rows in bold are margins and the total."
     )
-    synthetic = make_synthetic((), guarantee.mechanism, spec.model.smoothing)
+    synthetic = _rules(release)
     return render(
         "public.html",
         warning=NOT_FOR_RELEASE if release.seeded else None,
@@ -94,6 +90,16 @@ def public_page(release: Release) -> str:
         counted=_counted,
         listed=_listed,
     )
+
+
+def _mechanism(release: Release) -> Mechanism:
+    assert release.spec.privacy is not None
+    return mechanism_of(release.spec.privacy)
+
+
+def _rules(release: Release) -> Synthetic:
+    """No surveys, and the rules by which tables are made from those of the release."""
+    return _mechanism(release).synthetic((), release.guarantee.mechanism, release.spec.model)
 
 
 def _level(confidence: float) -> str:
@@ -179,7 +185,7 @@ def _promise(release: Release) -> list[tuple[str, str]]:
     )
     found = [
         ("Guarantee", KINDS[guarantee.kind]),
-        ("Mechanism", MECHANISMS.get(guarantee.mechanism, guarantee.mechanism)),
+        ("Mechanism", _mechanism(release).title(guarantee.mechanism)),
         ("Covers", covers),
         ("ε, answers blanked out", f"{guarantee.epsilon_blanked:g}"),
         ("ε, answers changed", f"{guarantee.epsilon_changed:g}"),
@@ -277,7 +283,7 @@ def _distribution(release: Release, synthetic: Synthetic) -> Image | None:
 def snippets(release: Release) -> Mapping[str, str]:
     """Programs that make the first table from the synthetic files, in R, Stata and Python."""
     spec, table = release.spec, release.requested_tables[0]
-    synthetic = make_synthetic((), release.guarantee.mechanism, spec.model.smoothing)
+    synthetic = _rules(release)
     columns = release.previews[0].columns
     declared = spec.survey.strata
     strata = declared if synthetic.strata_in_variance else None

@@ -93,4 +93,4 @@ def _privacy(spec: Spec) -> str:
 
 
 def _what(privacy: PrivacySpec) -> str:
-    return f"{privacy.datasets} data sets" if privacy.mechanism in ("fbs", "fbp") else "all tables"
+    return f"{privacy.datasets} data sets" if privacy.microdata else "all tables"

@@ -201,7 +201,7 @@ def tabulate_methods(
 
 def rules_of(method: Method, name: str) -> Synthetic:
     """By which rules a method's tables are made."""
-    return make_synthetic((), name, "paper" if method == "fbp" else "full")
+    return make_synthetic((), FBP("paper" if method == "fbp" else "full") if name == "fbp" else FBS())
 
 
 def combine_tables(method: Method, bound: float, tables: Floats, plan: Plan) -> dict[Scenario, Floats]:

@@ -1,0 +1,46 @@
+"""The list of mechanisms. A new one is a folder of its own and one line here.
+
+A line has all that reading a spec needs to know: the names that a user may write as `mechanism`, the promise that is
+written as `guarantee`, and whether synthetic files are made. The class itself is imported when it is first asked for
+(`base.mechanism_of`): fits need JAX, which takes a second to load, and a spec is read without it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Promise = Literal["asymptotic", "global", "none"]
+
+
+class Member(NamedTuple):
+    """A line of the list."""
+
+    names: tuple[str, ...]
+    promise: Promise
+    microdata: bool
+    """Whether synthetic files are released, or tables alone."""
+    home: str
+    """The class, as module and name."""
+
+
+MEMBERS: tuple[Member, ...] = (
+    Member(("fbs", "fbp"), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.PseudoPosterior"),
+    Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.NoisyTables"),
+    Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.PaperLaplace"),
+)
+
+
+def mechanism_names(*, released: bool = False) -> tuple[str, ...]:
+    """What `mechanism` may be; with `released`, only what promises something."""
+    found = (name for member in MEMBERS if not released or member.promise != "none" for name in member.names)
+    return tuple(dict.fromkeys(found))
+
+
+def promises_of(name: str) -> tuple[Promise, ...]:
+    """What a mechanism can promise."""
+    return tuple(member.promise for member in MEMBERS if name in member.names)
+
+
+def find_member(name: str, promise: str) -> Member | None:
+    """The line that serves a mechanism with a promise."""
+    return next((member for member in MEMBERS if name in member.names and member.promise == promise), None)
