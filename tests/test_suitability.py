@@ -9,6 +9,7 @@ import pytest
 import svysynth
 from svysynth.calibration import Calibration, fit_unweighted
 from svysynth.cli import main
+from svysynth.diagnostics import Verdict
 from svysynth.ledger import show
 from svysynth.mechanisms.base import examine
 from svysynth.models.base import Records, make_records
@@ -230,10 +231,56 @@ def test_weights_that_move_the_mean_are_refused():
     survey = survey_of(people())
     records = make_records(survey)
     even = np.where(np.abs(records.t - records.t.mean()) > 0.7, 0.2, 1.0)
-    one_sided = np.where(records.t < records.t.mean() - 0.3, 0.2, 1.0)
-    for alpha, refused in ((even, False), (one_sided, True)):
+    for alpha, refused in ((even, False), (one_sided(records), True)):
         found = Calibration(Fit(svysynth.FBS(), records, alpha, {}, None), alpha, alpha, 1.7, 1.8, 10.8, 3, ())
         assert [finding.stops for finding in judge_weights(found, survey)] == [True] * refused
+
+
+def one_sided(records):
+    return np.where(records.t < records.t.mean() - 0.3, 0.2, 1.0)
+
+
+BADLY_CALIBRATED = {
+    "of the records' information": lambda records: (np.full(len(records), 0.007), 0.99),
+    "ended below 80% of its target": lambda records: (np.full(len(records), 0.5), 0.79),
+    "move the mean of the whole file": lambda records: (one_sided(records), 0.99),
+}
+
+
+@pytest.mark.parametrize("words", BADLY_CALIBRATED)
+def test_a_calibration_that_went_badly_is_refused_before_the_charge(words, tmp_path, monkeypatch, capsys):
+    """The search for weights is replaced by one that ends badly; all that comes after it is real."""
+    calibrated = []
+
+    def search(model, records, epsilon, datasets, *rest):
+        alpha, share = BADLY_CALIBRATED[words](records)
+        target = epsilon / (2 * datasets)
+        weighted = Fit(model, records, alpha, {}, Verdict(1.0, 500.0, 500.0, 0, 1.0))
+        calibrated.append(target)
+        return Calibration(weighted, alpha, alpha, share * target, target, epsilon, datasets, ())
+
+    monkeypatch.setattr("svysynth.calibrated.calibrate_records", search)
+    frame = people()
+    with pytest.raises(svysynth.SurveyError, match=words):
+        svysynth.calibrate(svysynth.FBS(), survey_of(frame), epsilon=10.8, datasets=2, draws=400)
+    spec = house(tmp_path, frame)
+    before = show(tmp_path / "ledger.sqlite")
+    capsys.readouterr()
+    assert run("release", spec, "--out", tmp_path / "out") == 1
+    said = capsys.readouterr().err
+    assert "privacy.epsilon" in said
+    assert words in said
+    assert show(tmp_path / "ledger.sqlite") == before
+    assert not (tmp_path / "out").exists()
+    assert len(calibrated) == 2
+
+
+def test_an_epsilon_that_leaves_almost_nothing_of_the_records_is_refused():
+    """Nothing is replaced here: weights are found that meet ε = 1, and they sum to less than 2% of the records."""
+    survey, settings = survey_of(people(4000)), {"datasets": 3, "draws": 400, "streams": svysynth.Streams.seeded(1)}
+    with pytest.raises(svysynth.SurveyError, match="of the records' information"):
+        svysynth.calibrate(svysynth.FBP(), survey, epsilon=1, **settings)
+    assert svysynth.calibrate(svysynth.FBP(), survey, epsilon=4, **settings).calibration.epsilon == 4
 
 
 # --- public weights ---

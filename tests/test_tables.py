@@ -7,6 +7,7 @@ from scipy import stats
 
 import svysynth
 from svysynth import EstimationSpec, SurveyError, TableSpec, tabulate, tabulate_all
+from svysynth.tables import grade
 
 COLUMNS = ["estimate", "se", "df", "lower", "upper", "cv", "n", "reliability"]
 
@@ -71,6 +72,31 @@ def test_reliability_follows_the_thresholds(doctorate_survey):
     expected = np.where(table["cv"] <= 0.02, "reliable", np.where(table["cv"] <= 0.05, "caution", "unreliable"))
     assert table["reliability"].to_list() == expected.tolist()
     assert len(set(expected)) > 1
+
+
+def test_few_degrees_of_freedom_make_an_estimate_less_reliable():
+    """The thresholds are 0.1 and 0.3 of what the interval is as long as: 4.30/1.96 times as much with two degrees."""
+    cv = np.array([0.0995, 0.04, 0.0995, 0.2, 0.2, 0.0])
+    df = np.array([2.0, 2.0, 10_000.0, 2.0, np.inf, 0.0])
+    expected = ["caution", "reliable", "reliable", "unreliable", "caution", "unreliable"]
+    assert grade(cv, df, EstimationSpec(cv_thresholds=(0.1, 0.3))).tolist() == expected
+
+
+@pytest.mark.parametrize(("outcomes", "flag"), [([9.0, 10.0, 11.0], "caution"), ([0.0, 20.0] * 150, "reliable")])
+def test_a_table_s_flags_go_by_its_degrees_of_freedom(outcomes, flag):
+    """Two surveys with the same mean and the same coefficient of variation, of 3 and of 300 records."""
+    frame = pl.DataFrame({"y": outcomes, "w": [1.0] * len(outcomes), "a": ["x"] * len(outcomes)})
+    survey = svysynth.read_survey(frame, outcome="y", weight="w", public=["a"], transform="identity")
+    row = tabulate(survey, [], ["mean"], EstimationSpec(cv_thresholds=(0.1, 0.3)))
+    assert row["df"].item() == len(outcomes) - 1
+    assert row["cv"].item() == pytest.approx(0.0577, abs=2e-4)
+    assert row["reliability"].item() == flag
+
+
+def test_a_cell_of_a_single_record_is_never_reliable(small):
+    table = tabulate(small, ["a", "g"], ["mean"], EstimationSpec(cv_thresholds=(10.0, 20.0)))
+    assert table.filter(a="b", g="u")["reliability"].item() == "unreliable"
+    assert table.filter(a="a", g="u")["reliability"].item() == "reliable"
 
 
 def test_several_tables_are_the_single_ones(doctorate_survey):

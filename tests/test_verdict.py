@@ -1,14 +1,20 @@
 """One verdict on a finished release: what weighs how much, and where it is shown."""
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from svysynth.budgets import BudgetState
+from svysynth.calibrated import Calibrated
+from svysynth.calibration import Calibration, Trial, fit_unweighted
 from svysynth.cli import main
+from svysynth.diagnostics import Verdict
 from svysynth.findings import Finding
+from svysynth.models.base import make_records
 from svysynth.verdict import beside, judge_release
+from test_suitability import house, people, run
 
 
 def tables(estimates, ses, df=1000.0, statistic="mean"):
@@ -117,3 +123,27 @@ def test_release_ends_with_it_and_the_internal_folder_begins_with_it(demo, tmp_p
     for path in (tmp_path / "r/public").iterdir():
         if path.suffix in (".html", ".json", ".csv"):
             assert "verdict" not in path.read_text().lower()
+
+
+def test_what_the_diagnostics_complain_of_reaches_the_verdict_of_a_release(tmp_path, monkeypatch, capsys):
+    """Calibration refuses such draws itself; should it ever not, the reviewer still reads of them."""
+
+    def distrusted(model, survey, epsilon, datasets, formula, scheme, draws, streams, progress):
+        start = fit_unweighted(model, make_records(survey, formula), streams, draws)
+        doubtful = replace(start.fit, verdict=Verdict(1.2, 500.0, 500.0, 3, 1.0))
+        trials = (Trial(float("inf"), 1.0),)
+        found = Calibration(doubtful, start.bounds, start.bounds, 1.0, 1.0, epsilon, datasets, trials)
+        return Calibrated(survey, found, streams, scheme)
+
+    monkeypatch.setattr("svysynth.pipeline.calibrate_suitable", distrusted)
+    spec = house(tmp_path, people())
+    assert run("release", spec, "--out", tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    verdict = json.loads((tmp_path / "out/internal/verdict.json").read_text())
+    assert verdict["verdict"] == "do not publish"
+    complaints = [reason["text"] for reason in verdict["reasons"] if "cannot be trusted" in reason["text"]]
+    assert len(complaints) == 2
+    assert "R-hat 1.200" in complaints[0]
+    assert "3 transitions" in complaints[1]
+    for complaint in complaints:
+        assert f"do not publish: {complaint}" in shown
