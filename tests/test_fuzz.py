@@ -1,6 +1,6 @@
 """Fuzzing: whatever the bytes, svysynth makes sense of them or raises a SurveyError that keeps the data to itself.
 
-The examples are the same in every run.
+The examples are the same in every run. A search for new ones, `pytest --hypothesis-profile=search`, tries more of them.
 """
 
 import json
@@ -21,6 +21,10 @@ from svysynth.spec import Spec, SurveySpec, parse_spec
 CANARY_TEXT = "CANARYx7f3"
 CANARY_NUMBER = 9137313.77
 CANARIES = ("CANARY", "9137313")
+
+
+SEARCHING = not settings.default.derandomize
+"""Whether new examples are looked for: then there are many of them."""
 
 
 def fuzz(examples, **options):
@@ -139,7 +143,7 @@ spec_pieces = st.sampled_from(
 )
 
 
-@fuzz(1500)
+@fuzz(1500 if SEARCHING else 500)
 @given(structured_specs() | mutations(SPEC, spec_pieces | st.text(max_size=5)) | st.text())
 def test_any_text_is_a_spec_or_a_survey_error(text):
     try:
@@ -198,7 +202,7 @@ def assert_tables_or_survey_error(path):
         assert all(numbers.row(0)), "NaN or infinity"
 
 
-@fuzz(1500)
+@fuzz(1500 if SEARCHING else 500)
 @given(
     mutations(CSV, st.sampled_from(PIECES) | st.binary(max_size=4))
     | swapped_separators()
@@ -275,11 +279,10 @@ def assert_mutants_are_read_or_refused(ending, tmp_path, batches, size):
     judge()
 
 
-@pytest.mark.parametrize(
-    ("ending", "batches", "size"), [("parquet", 5, 60), ("sav", 1, 12), ("dta", 1, 12), ("xpt", 1, 12)]
-)
-def test_mutated_files_are_a_survey_or_a_survey_error(ending, batches, size, tmp_path):
+@pytest.mark.parametrize(("ending", "size"), [("parquet", 100), ("sav", 4), ("dta", 4), ("xpt", 4)])
+def test_mutated_files_are_a_survey_or_a_survey_error(ending, size, tmp_path):
     """SAS, Stata and SPSS files are read in a process each, which takes its time: few here, many in the study."""
+    batches = 3 if SEARCHING else 1
     assert_mutants_are_read_or_refused(ending, tmp_path, batches, size)
 
 

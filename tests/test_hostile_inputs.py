@@ -253,13 +253,13 @@ CSV_FILES = {
     "csv two blank headers": Hostile(csv_body(lambda text: text.replace("psu,size", ",")), DATA),
     "csv blank header is a role": Hostile(csv_body(lambda text: text.replace("region", "")), REGION),
     "csv hundred thousand columns, one missing": Hostile(csv_file(many_columns), REGION),
-    "csv fifty megabytes in a category": Hostile(
-        csv_file(lambda: csv_text(SURVEY | {"region": ["x" * 50_000_000, *SURVEY["region"][1:]]})), REGION
+    "csv twenty megabytes in a category": Hostile(
+        csv_file(lambda: csv_text(SURVEY | {"region": ["x" * 20_000_000, *SURVEY["region"][1:]]})), REGION
     ),
-    "csv fifty megabytes in a number": Hostile(
-        csv_file(lambda: csv_text(SURVEY | {"salary": ["1" * 50_000_000, *SURVEY["salary"][1:]]})), SALARY
+    "csv twenty megabytes in a number": Hostile(
+        csv_file(lambda: csv_text(SURVEY | {"salary": ["1" * 20_000_000, *SURVEY["salary"][1:]]})), SALARY
     ),
-    "csv fifty megabytes in the header": Hostile(csv_file(lambda: "x" * 50_000_000 + "," + PLAIN), DATA),
+    "csv twenty megabytes in the header": Hostile(csv_file(lambda: "x" * 20_000_000 + "," + PLAIN), DATA),
     "csv unclosed quote in header": Hostile(csv_file('"' + PLAIN)),
     "csv stray quote in header": Hostile(csv_body(lambda text: text.replace("psu", 'ps"u')), DATA),
     "csv stray quote in header closed in the body": Hostile(
@@ -678,20 +678,8 @@ def test_refused_with_one_error(name, tmp_path, capfd):
     refuse(REFUSED[name], tmp_path, lambda arguments: run_here(arguments, capfd))
 
 
-ON_THE_COMMAND_LINE = [
-    "csv empty",
-    "csv latin-1 body",
-    "csv long row",
-    "csv gzip",
-    "salary text",
-    "parquet noise",
-    "parquet list as region",
-    "sav truncated",
-    "data is a pipe",
-    "spec noise",
-    "epsilon nan",
-    "where text against number",
-]
+ON_THE_COMMAND_LINE = ["csv long row", "parquet list as region", "data is a pipe", "spec noise"]
+"""A few of those above, to see that a process of its own ends like this one would; the bombs below are others."""
 
 
 @pytest.mark.parametrize("name", ON_THE_COMMAND_LINE)
