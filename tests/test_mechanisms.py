@@ -186,7 +186,7 @@ def test_a_release_has_its_files_and_is_verified(house, tmp_path, monkeypatch, n
     mechanism, member = mechanism_of(found.privacy), find_member(name, promise)
     assert set(mechanism.public_files(found)) == set(found.files)
     remade = mechanism.remake(tmp_path / "r/public", found)
-    assert (remade is not None) == member.microdata
+    assert remade is not None or not member.microdata
     if remade is not None:
         assert remade.tables.height == pl.read_csv(tmp_path / "r/public/tables.csv").height
 

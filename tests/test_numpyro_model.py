@@ -238,11 +238,17 @@ def test_a_model_that_breaks_the_contract_is_refused(records, function, complain
 
 @pytest.fixture(scope="module")
 def example():
-    """What the example of docs/models.md leaves behind."""
+    """What the example of docs/models.md leaves behind.
+
+    Its draws are corrected with fewer simulated records than usual, still seventy for each of the sample; what full
+    simulations give is a matter of test_correction.py.
+    """
     page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     left: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(block, left)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("svysynth.correction.SIMULATED", 21_000)
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(block, left)
     return left
 
 

@@ -112,7 +112,7 @@ def test_data_are_found_from_the_spec_s_folder(tmp_path):
         (SURVEY + "[privacy]\nepsilon = 1", r"'privacy\.guarantee' is required: .*not differential privacy"),
         (
             SURVEY + "[privacy]\nepsilon = 1\nguarantee = 'none'",
-            "must be 'asymptotic' for the mechanism 'fbs'",
+            "must be 'asymptotic' or 'global' for the mechanism 'fbs'",
         ),
         (SURVEY + BOUNDS.replace("global", "asymptotic"), "must be 'global' for the mechanism 'laplace'"),
         (SURVEY + BOUNDS.replace("outcome = [0, 500_000]\n", ""), r"'privacy\.bounds\.outcome' is required"),

@@ -137,6 +137,31 @@ def additive(
     )
 
 
+def measured(
+    mechanism: str,
+    epsilon: float,
+    *,
+    confidential: tuple[str, ...],
+    public: tuple[str, ...],
+    transform: str,
+    universe: str | None = None,
+) -> Guarantee:
+    """Noisy sums: ε for a respondent changed; blanked out, every sum moves half as far."""
+    return Guarantee(
+        kind="global",
+        mechanism=mechanism,
+        epsilon_blanked=epsilon / 2,
+        epsilon_changed=epsilon,
+        largest_bound=None,
+        datasets=0,
+        confidential=confidential,
+        public=public,
+        universe=universe,
+        transform=transform,
+        units="in scales from noisy histograms, clamped to public bounds",
+    )
+
+
 def no_guarantee(mechanism: str, *, confidential: tuple[str, ...], public: tuple[str, ...]) -> Guarantee:
     """The paper's rival, whose sensitivities come from the confidential data."""
     return Guarantee(

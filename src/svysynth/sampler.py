@@ -2,7 +2,8 @@
 
 FBS and FBP are whitened to nearly standard normal. There a trajectory of a quarter turn ends at an independent draw;
 NUTS would spend its gradients on finding out what is known. So they are sampled by Hamiltonian Monte Carlo of three
-steps, whose integrator follows the standard normal exactly. A model that does not call itself `near_normal` gets NUTS.
+steps, whose integrator follows the standard normal exactly; a model may name other steps (`turn`, `steps`). One that
+does not call itself `near_normal` gets NUTS.
 
 The compiled program depends on the model and on the shapes of its statistics, not on the data, the weights α or the
 number of records. With the same random stream the draws move smoothly with α, which calibration relies on.
@@ -25,7 +26,7 @@ from blackjax.mcmc.integrators import IntegratorState
 from svysynth.diagnostics import Verdict, judge, judge_together
 from svysynth.groups import Floats, Integers
 from svysynth.keys import jax_key, wrapped
-from svysynth.models.base import Array, Model, Parameters, Records
+from svysynth.models.base import Array, Density, Model, Parameters, Records
 from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
 from svysynth.store import Column
@@ -71,20 +72,21 @@ class Fit:
 
 
 def fit(model: Model, records: Records, alpha: Column, streams: Streams, draws: int = 1000, label: str = "fit") -> Fit:
-    """Draw from the α-weighted pseudo posterior; the verdict says whether the draws can be trusted.
-
-    A run that fails is made once more with half the step.
-    """
-    statistics = model.statistics(records, alpha)
-    found, verdict = _run(model, statistics, streams, draws, label, halvings=0)
-    if not verdict.passed:
-        found, verdict = _run(model, statistics, streams, draws, label, halvings=1)
-    kept = {name: jnp.asarray(value) for name, value in found.items()}
+    """Draw from the α-weighted pseudo posterior; the verdict says whether the draws can be trusted."""
+    kept, verdict = draw_from(model, model.statistics(records, alpha), streams, draws, label)
     return Fit(model, records, alpha, kept, verdict)
 
 
+def draw_from(model: Density, statistics: Any, streams: Streams, draws: int, label: str) -> tuple[Parameters, Verdict]:
+    """Draws from a density, given what it needs of the data; a run that fails is made once more with half the step."""
+    found, verdict = _run(model, statistics, streams, draws, label, halvings=0)
+    if not verdict.passed:
+        found, verdict = _run(model, statistics, streams, draws, label, halvings=1)
+    return {name: jnp.asarray(value) for name, value in found.items()}, verdict
+
+
 def _run(
-    model: Model, statistics: Any, streams: Streams, draws: int, label: str, halvings: int
+    model: Density, statistics: Any, streams: Streams, draws: int, label: str, halvings: int
 ) -> tuple[dict[str, Floats], Verdict]:
     """Warm up at half the step, then run until the verdict is good or cannot become so; the draws that are kept."""
     key = jax_key(streams, label)
@@ -104,7 +106,7 @@ def _run(
 
 
 def fit_together(
-    model: Model, statistics: Any, keys: npt.NDArray[np.uint32], draws: int
+    model: Density, statistics: Any, keys: npt.NDArray[np.uint32], draws: int
 ) -> tuple[Parameters, list[Verdict]]:
     """Many fits of one model at once, each as `fit` would make it; statistics and keys have the fit as first axis."""
     verdicts: dict[int, Verdict] = {}
@@ -134,7 +136,7 @@ def padded(count: int, most: int) -> Integers:
 
 
 def _run_together(
-    model: Model, statistics: Any, keys: npt.NDArray[np.uint32], draws: int, rounds: int, halvings: int
+    model: Density, statistics: Any, keys: npt.NDArray[np.uint32], draws: int, rounds: int, halvings: int
 ) -> tuple[Parameters, Floats, Integers]:
     """So many rounds of all chains: the draws kept of each fit, its diagnostics' figures and its divergences."""
     key = wrapped(keys)
@@ -152,13 +154,13 @@ def _run_together(
 
 
 @partial(jax.jit, static_argnames="model")
-def _start_together(model: Model, statistics: Any, key: Array) -> Any:
+def _start_together(model: Density, statistics: Any, key: Array) -> Any:
     return jax.vmap(partial(_start, model))(statistics, key)
 
 
 @partial(jax.jit, static_argnames="model")
 def _advance_together(
-    model: Model, statistics: Any, whitening: Whitening, state: Any, key: Array, number: int, halvings: int
+    model: Density, statistics: Any, whitening: Whitening, state: Any, key: Array, number: int, halvings: int
 ) -> Any:
     advance = partial(_advance, model, number=number, halvings=halvings)
     return jax.vmap(advance)(statistics, whitening, state, key)
@@ -193,14 +195,14 @@ def _quantities(run: _Leg, xp: Any = np) -> Any:
 
 
 @partial(jax.jit, static_argnames="model")
-def _start(model: Model, statistics: Any, key: Array) -> tuple[Whitening, Any]:
+def _start(model: Density, statistics: Any, key: Array) -> tuple[Whitening, Any]:
     whitening = model.whitening(statistics)
     start = START_SPREAD * jax.random.normal(jax.random.fold_in(key, 0), (CHAINS, len(whitening.center)))
     density = _whitened(model, statistics, whitening)
     return whitening, jax.vmap(lambda u: blackjax.hmc.init(u, density))(start)
 
 
-def _whitened(model: Model, statistics: Any, whitening: Whitening) -> Callable[[Array], Array]:
+def _whitened(model: Density, statistics: Any, whitening: Whitening) -> Callable[[Array], Array]:
     def density(u: Array) -> Array:
         z, log_jacobian = whitening(u)
         return model.log_density(z, statistics) + log_jacobian
@@ -210,7 +212,7 @@ def _whitened(model: Model, statistics: Any, whitening: Whitening) -> Callable[[
 
 @partial(jax.jit, static_argnames="model")
 def _advance(
-    model: Model, statistics: Any, whitening: Whitening, state: Any, key: Array, number: int, halvings: int
+    model: Density, statistics: Any, whitening: Whitening, state: Any, key: Array, number: int, halvings: int
 ) -> tuple[Any, _Leg]:
     """The leg of that number of every chain: where it ends, and what it went through."""
     transition = make_transition(model, _whitened(model, statistics, whitening), len(whitening.center))
@@ -232,13 +234,14 @@ def _advance(
     return state, _Leg(z, parameters, divergent, energy)
 
 
-def make_transition(model: Model, density: Callable[[Array], Array], size: int) -> Callable[..., Any]:
+def make_transition(model: Density, density: Callable[[Array], Array], size: int) -> Callable[..., Any]:
     """One transition of one chain; `jitter` scales its step and `halvings` halves it, for the same distance."""
     metric = jnp.ones(size)
     if getattr(model, "near_normal", False):
-        turn = blackjax.hmc.build_kernel(integrator=_turning)
-        return lambda key, state, jitter, halvings: turn(
-            key, state, density, jitter * TURN / 2**halvings, metric, STEPS * 2**halvings
+        kernel = blackjax.hmc.build_kernel(integrator=_turning)
+        turn, steps = getattr(model, "turn", TURN), getattr(model, "steps", STEPS)
+        return lambda key, state, jitter, halvings: kernel(
+            key, state, density, jitter * turn / 2**halvings, metric, steps * 2**halvings
         )
     step = float(getattr(model, "step_size", STEP_SIZE))
     nuts = blackjax.nuts.build_kernel()

@@ -37,8 +37,6 @@ TIDY_COLUMNS = (
     *("cv", "n", "reliability", "source"),
 )
 """The columns of a table, which no public column may be called."""
-NOT_YET: dict[str, tuple[Promise, ...]] = {"fbs": ("global",), "fbp": ("global",)}
-"""What a mechanism will be able to promise: refused with words of its own while no member does."""
 MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
 """The columns that a synthetic file has besides its outcome, public columns and strata."""
 
@@ -124,11 +122,6 @@ class PrivacySpec(Section):
     @model_validator(mode="after")
     def _the_mechanism_can_promise_it(self) -> Self:
         can = promises_of(self.mechanism)
-        if self.guarantee not in can and self.guarantee in NOT_YET.get(self.mechanism, ()):
-            raise clash(
-                f"'privacy.guarantee': '{self.guarantee}' is not yet available for the mechanism '{self.mechanism}'; "
-                "use mechanism = 'laplace' or guarantee = 'asymptotic'"
-            )
         if self.guarantee not in can:
             choices = " or ".join(f"'{promise}'" for promise in can)
             raise clash(f"'privacy.guarantee' must be {choices} for the mechanism '{self.mechanism}'")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,13 @@ class _Replicated:
         return min(self.replicates.index.degrees_of_freedom, len(self.replicates) - 1)
 
 
+class HasLevels(Protocol):
+    """Whatever knows the labels of the public columns."""
+
+    def levels(self, column: str) -> tuple[str, ...]:
+        """The labels of a column, in order."""
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The rows of a table: position 0 of each column is "All", the others are its levels."""
@@ -167,7 +174,7 @@ class Layout:
     labels: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, table: TableSpec, columns: Sequence[str], survey: Survey) -> Layout:
+    def of(cls, table: TableSpec, columns: Sequence[str], survey: HasLevels) -> Layout:
         """The layout of a table that stands among tables by `columns`."""
         layout = cls(
             tuple(columns.index(column) for column in table.by),
@@ -233,7 +240,7 @@ def finish_table(
     value: Floats,
     variance: Floats,
     count: Integers,
-    df: int | Floats,
+    df: float | Floats,
     estimation: EstimationSpec,
 ) -> pl.DataFrame:
     """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row."""

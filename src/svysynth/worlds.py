@@ -25,6 +25,8 @@ from svysynth.attack import attack
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.groups import Floats, Integers
+from svysynth.mechanisms.base import mechanism_of
+from svysynth.mechanisms.noisy_tables import NoisyTables
 from svysynth.noise import Noise, OpenDPNoise, Use
 from svysynth.outline import outlined
 from svysynth.pipeline import release
@@ -75,7 +77,10 @@ def require_promise(spec: Spec) -> PrivacySpec:
     """The spec's privacy part, if it promises something that an attack could refute."""
     privacy = spec.privacy
     if privacy is not None and privacy.guarantee == "global":
-        return privacy
+        if isinstance(mechanism_of(privacy), NoisyTables):
+            return privacy
+        problem = "asks for noisy sums of a model, which this attack on tables does not look at"
+        raise SurveyError("spec", "privacy.mechanism", problem, "use mechanism = 'laplace'")
     problem = "promises nothing that holds for every data set, and so nothing that this audit could refute"
     remedy = "use mechanism = 'laplace' with guarantee = 'global'; `svysynth audit exact` shows the asymptotic kind"
     raise SurveyError("spec", "privacy", problem, remedy)

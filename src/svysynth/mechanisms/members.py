@@ -25,6 +25,7 @@ class Member(NamedTuple):
 
 MEMBERS: tuple[Member, ...] = (
     Member(("fbs", "fbp"), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.PseudoPosterior"),
+    Member(("fbs", "fbp"), "global", False, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums"),
     Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.NoisyTables"),
     Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.PaperLaplace"),
 )

@@ -83,8 +83,21 @@ Rules = Literal["weighted", "population"]
 """How tables are made from what a model draws: by its weights, or by the counts of cells, as of a population."""
 
 
-class Model(Protocol):
-    """A model of (t, v) given x. Immutable and hashable: the sampler is compiled once per model and shape."""
+class Density(Protocol):
+    """What the sampler needs. Immutable and hashable: it is compiled once per density and shape."""
+
+    def whitening(self, statistics: Any) -> Whitening:
+        """Where the posterior is and how wide, roughly."""
+
+    def log_density(self, z: Array, statistics: Any) -> Array:
+        """Log posterior of the unconstrained parameters, up to a constant."""
+
+    def complete(self, key: Array, z: Array, statistics: Any) -> Parameters:
+        """All parameters of one draw: constrained, and with those drawn that the density integrates out."""
+
+
+class Model(Density, Protocol):
+    """A model of (t, v) given x."""
 
     @property
     def name(self) -> str:
@@ -92,15 +105,6 @@ class Model(Protocol):
 
     def statistics(self, records: Records, alpha: Column) -> Any:
         """What the density needs of the weighted records, as arrays whose shapes do not depend on their number."""
-
-    def whitening(self, statistics: Any) -> Whitening:
-        """Where the posterior is and how wide, roughly."""
-
-    def log_density(self, z: Array, statistics: Any) -> Array:
-        """Log pseudo posterior of the unconstrained parameters, up to a constant."""
-
-    def complete(self, key: Array, z: Array, statistics: Any) -> Parameters:
-        """All parameters of one draw: constrained, and with those drawn that the density integrates out."""
 
     def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
         """One term per record."""
@@ -115,7 +119,7 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
     cells, weight, cell = survey.model_cells()
     positions = dict(zip(survey.public, np.unravel_index(cells, sizes), strict=True))
     parsed = Formula.main_effects(survey.public) if formula is None else parse_formula(formula, survey.public)
-    x, terms = _design_matrix(positions, {column: survey.levels(column) for column in survey.public}, parsed)
+    x, terms = design_matrix(positions, {column: survey.levels(column) for column in survey.public}, parsed)
     t = derive(np.log, survey.outcome_values) if survey.transform == "log" else survey.outcome_values
     mean = sum(map_blocks(survey.engine, _BlockSum(survey.weights), len(survey))) / len(survey)
     v = derive(partial(_log_ratio, mean=mean), survey.weights)
@@ -145,7 +149,7 @@ def _with_weight(x: Floats, terms: tuple[str, ...], log_weight: Floats) -> tuple
     return np.column_stack([x, log_weight]), (*terms, "log weight")
 
 
-def _design_matrix(
+def design_matrix(
     positions: Mapping[str, Integers], levels: Mapping[str, tuple[str, ...]], formula: Formula
 ) -> tuple[Floats, tuple[str, ...]]:
     """formulaic sees columns and their levels by number, as `c0` and `l0`: a name may be anything."""

@@ -1,0 +1,99 @@
+"""Fitting: from a measurement and public facts to draws and tables. Nothing here sees the survey.
+
+Without a formula a cell's mean is the sum of its columns' main effects and of what the cell adds, which is drawn
+towards zero; with one, the formula's columns say all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import polars as pl
+
+from svysynth.diagnostics import Verdict
+from svysynth.formula import parse_formula
+from svysynth.groups import Floats
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures, tables_of_draws, unscaled
+from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, NoisyStatistics, Prior, statistics_of
+from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
+from svysynth.models.base import design_matrix
+from svysynth.outline import outlined
+from svysynth.sampler import draw_from
+from svysynth.spec import EstimationSpec, TableSpec
+from svysynth.streams import Streams
+
+MAIN_EFFECT = 1.0
+"""The spread of a level's effect about the centre, in scales."""
+COEFFICIENT = 2.0
+"""The spread of a formula's coefficient, which may be the difference of two levels."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Draws that a measurement gives, and what the diagnostics say of them."""
+
+    drawn: CellDraws
+    expected: CellDraws
+    """What the true sums of each draw alone would say."""
+    verdict: Verdict
+    outcome_shape: Shape
+    weight_shape: Shape
+
+
+def describe(
+    measurement: Measurement, facts: PublicFacts, prior: Prior, formula: str | None
+) -> tuple[NoisyModel, NoisyStatistics]:
+    """The posterior, and what it needs."""
+    if formula is None:
+        x, _ = facts.indicators()
+        spread, deviations = np.full(x.shape[1], MAIN_EFFECT), len(facts.labels) > 1
+    else:
+        positions = {column: facts.codes[:, number] for number, column in enumerate(facts.labels)}
+        x, _ = design_matrix(positions, facts.labels, parse_formula(formula, tuple(facts.labels)))
+        spread, deviations = np.full(x.shape[1], COEFFICIENT), False
+    return NoisyModel(prior, deviations), statistics_of(measurement, facts.size, x, spread)
+
+
+def fit_measurement(
+    measurement: Measurement, facts: PublicFacts, prior: Prior, formula: str | None, draws: int, streams: Streams
+) -> Fitted:
+    """Draw from the posterior, and compare the model's shape with the noisy histograms."""
+    model, statistics = describe(measurement, facts, prior, formula)
+    found, verdict = draw_from(model, statistics, streams, draws, "noisy sums")
+    drawn, expected = cell_draws({name: np.asarray(value) for name, value in found.items()}, measurement)
+    seed = streams.words("shape of noisy sums", 0, 4)
+    return Fitted(drawn, expected, verdict, *compare_shapes(drawn, facts.size, measurement, seed))
+
+
+def cell_draws(found: dict[str, Floats], measurement: Measurement) -> tuple[CellDraws, CellDraws]:
+    """The sampler's draws, and what their true sums alone would say, in the units of the transformed answers."""
+    drawn, expected = (
+        unscaled((found[f"{start}outcome_mean"], found[f"{start}weight_mean"]), found[f"{start}spread"], measurement)
+        for start in ("", "expected_")
+    )
+    return drawn, expected
+
+
+def tables_of(
+    drawn: CellDraws,
+    expected: CellDraws,
+    measurement: Measurement,
+    facts: PublicFacts,
+    tables: Sequence[TableSpec],
+    estimation: EstimationSpec,
+) -> pl.DataFrame:
+    """The requested tables."""
+    cells = partial(
+        cell_figures,
+        size=facts.size,
+        population_total=measurement.population_total,
+        transform=measurement.transform,
+        bounds=measurement.bounds.outcome,
+    )
+    return tables_of_draws(cells(drawn), cells(expected), facts, tables, estimation, "design")

@@ -1,0 +1,277 @@
+"""Noisy sums, `fbs` and `fbp` with the guarantee `global`: a promise for every data set that depends on no sampler.
+
+Sums of the answers are measured once, with noise (`measurement.py`, which has the proof). All that follows takes the
+measurement and public facts and nothing else: draws from a posterior that knows the noise, and tables with standard
+errors. It can fail, be repeated or be refused at no cost in ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import polars as pl
+
+from svysynth.combine import Synthetic
+from svysynth.errors import SurveyError
+from svysynth.findings import Finding, no_public_weights
+from svysynth.guarantee import Guarantee, measured
+from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.mechanisms.base import (
+    TABLES_AND_REPORT,
+    Grid,
+    Made,
+    Mechanism,
+    Pay,
+    Progress,
+    Remade,
+    Roles,
+    Rows,
+    Section,
+    Try,
+)
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
+from svysynth.mechanisms.noisy_sums.fitting import Fitted, fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.measurement import (
+    MOST_RECORDS,
+    Measurement,
+    Noise,
+    Plan,
+    StreamNoise,
+    SystemNoise,
+    measure,
+)
+from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.posterior import Prior
+from svysynth.mechanisms.noisy_sums.published import (
+    DRAWS,
+    MEASUREMENT,
+    draws_parquet,
+    measurement_json,
+    read_draws,
+    read_measurement,
+)
+from svysynth.outline import outlined
+from svysynth.report.page import facts_section
+from svysynth.spec import BoundsSpec, ModelSpec, PrivacySpec, Spec, SurveySpec
+from svysynth.streams import Streams
+from svysynth.suitability import Examined, examine_bounds
+from svysynth.survey import Survey
+
+TITLES = {
+    "fbs": "FBS from noisy sums: tables from a model of the observed sample",
+    "fbp": "FBP from noisy sums: tables from a model of the population and of the sampling",
+}
+FEWEST_OVER_CELLS = 3
+"""So many more records than cells there must be, for a spread within cells."""
+LEAST_EPSILON = 0.01
+"""Below it the noise is larger than any file."""
+SCALED = "weights are scaled to the published population total"
+LOGARITHM = "it is taken as a logarithm"
+NO_FORM = "this guarantee has no form for it"
+INSTEAD = "leave it out, or use mechanism = 'laplace'"
+DROWNED = "nothing of the answers would be left"
+HEADING = "What was measured with noise, and how the draws went. All of it follows from the measurement."
+NOTE = (
+    "Tables come from a model fitted to sums that were measured once with noise. Standard errors have parts for "
+    "sampling and for noise. measurement.json and draws.parquet have the noisy sums and the draws that the tables "
+    "follow from."
+)
+
+
+class NoisySums(Mechanism):
+    """Tables from a model that is fitted to noisy sums."""
+
+    packages = ("jax", "blackjax", "opendp")
+    stated = ("draws",)
+    modelled = True
+
+    def title(self, name: str) -> str:
+        """For the public report."""
+        return TITLES[name]
+
+    def find_public(self, spec: Spec) -> list[Finding]:
+        """What has no form here."""
+        survey, bounds = spec.survey, _bounds(spec)
+        found = (
+            (survey.population_total is None, "survey.population_total", "is not declared", SCALED, "declare it"),
+            (bounds.weight[0] <= 0, "privacy.bounds.weight", "begins at zero", LOGARITHM, "give one above zero"),
+            (
+                survey.transform == "log" and bounds.outcome[0] <= 0,
+                "privacy.bounds.outcome",
+                "begins at zero or below",
+                LOGARITHM,
+                "give one above zero, or use transform = 'identity'",
+            ),
+            (spec.estimation.variance != "taylor", "estimation.variance", "asks for replicates", NO_FORM, INSTEAD),
+            (survey.fpc is not None, "survey.fpc", "asks for a finite population correction", NO_FORM, INSTEAD),
+            (
+                _privacy(spec).epsilon < LEAST_EPSILON,
+                "privacy.epsilon",
+                f"is below {LEAST_EPSILON}",
+                DROWNED,
+                "raise it",
+            ),
+        )
+        stopping = [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
+        return [*no_public_weights(spec), *stopping]
+
+    def undivided(self, spec: Spec) -> str | None:
+        """All records are read at once."""
+        return "privacy.guarantee"
+
+    def reads(self, survey: SurveySpec) -> SurveySpec:
+        """Answers are clamped before a logarithm is taken, so that one without any is no reason to refuse."""
+        return survey.model_copy(update={"transform": "identity"})
+
+    def check(self, survey: Survey, spec: Spec) -> None:
+        """Too many cells for the records, or too many records for exact sums; all of it public."""
+        if len(survey) < len(facts_of(survey).codes) + FEWEST_OVER_CELLS:
+            problem = "have nearly as many cells as there are records"
+            raise SurveyError("spec", "survey.public", problem, "use fewer columns, or merge levels")
+        if len(survey) > MOST_RECORDS:
+            raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
+
+    def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
+        """Advice to the reviewer: bounds that cut into the data, and public columns that tell the outcome."""
+        return examine_bounds(survey, _bounds(spec))
+
+    def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
+        """ε for a respondent changed, and half of it for one blanked out."""
+        return measured(privacy.mechanism, privacy.epsilon, transform=survey.transform, **vars(Roles.of(survey)))
+
+    def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
+        """Pay, measure once, and go on with the measurement and public facts alone."""
+        privacy = _privacy(spec)
+        facts = facts_of(survey)
+        plan = plan_measurement(facts, spec.requested_tables, privacy.epsilon)
+        guarantee = self.guarantee(spec.survey, privacy)
+        paid = pay(guarantee)
+        # a run with a seed is not charged, so that it must not give away real noise either
+        noise = SystemNoise() if streams.fresh else StreamNoise(streams)
+        progress("measuring sums with noise")
+        measurement = _measure(survey, facts, plan, spec, noise)
+        progress("drawing from the posterior that knows the noise")
+        prior = cast(Prior, privacy.mechanism)
+        fitted = fit_measurement(measurement, facts, prior, spec.model.formula, privacy.draws, streams)
+        progress("making tables")
+        tables = tables_of(fitted.drawn, fitted.expected, measurement, facts, spec.requested_tables, spec.estimation)
+        attachments = {
+            MEASUREMENT: measurement_json(measurement, facts),
+            DRAWS: draws_parquet(fitted.drawn, fitted.expected, facts),
+        }
+        evidence = MeasurementEvidence(measurement, fitted)
+        return Made(guarantee, paid, Synthetic(()), tables, evidence, (NOTE,), attachments)
+
+    def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
+        """There are none yet."""
+        return Synthetic(())
+
+    def public_files(self, manifest: Manifest) -> tuple[str, ...]:
+        """Tables, a report, the measurement and the draws."""
+        return (*TABLES_AND_REPORT, MEASUREMENT, DRAWS)
+
+    def remake(self, public: Path, manifest: Manifest) -> Remade | None:
+        """From the draws and the public facts."""
+        measurement, facts = read_measurement((public / MEASUREMENT).read_bytes())
+        _check_measurement(measurement, facts, manifest)
+        drawn, expected = read_draws((public / DRAWS).read_bytes(), len(facts.codes))
+        tables = tables_of(drawn, expected, measurement, facts, manifest.tables, manifest.estimation)
+        return Remade(tables, "posterior draws", len(drawn))
+
+    def tries(
+        self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
+    ) -> Iterator[Try]:
+        """A measurement for each ε and repeat, with noise from a stream."""
+        facts = facts_of(survey)
+        for epsilon in grid.epsilons:
+            progress(f"{name}: ε = {epsilon:g}")
+            plan = plan_measurement(facts, spec.requested_tables, epsilon)
+            for repeat in range(grid.repeats):
+                own = streams.split(f"{name} {epsilon:g} {repeat}")
+                measurement = _measure(survey, facts, plan, spec, StreamNoise(own))
+                draws = _privacy(spec).draws
+                fitted = fit_measurement(measurement, facts, cast(Prior, name), spec.model.formula, draws, own)
+                tables = spec.requested_tables, spec.estimation
+                yield epsilon, 0, repeat, tables_of(fitted.drawn, fitted.expected, measurement, facts, *tables)
+
+
+def _measure(survey: Survey, facts: PublicFacts, plan: Plan, spec: Spec, noise: Noise) -> Measurement:
+    rows = [facts.rows(columns) for columns, _ in plan.levels]
+    return measure(survey, plan, _bounds(spec), spec.survey.transform, rows, noise)
+
+
+def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: Manifest) -> None:
+    """The measurement is the manifest's: the same survey, and no more ε than was charged."""
+    survey, privacy = manifest.survey, manifest.privacy
+    same = (
+        measurement.records == len(facts) == survey.records
+        and measurement.population_total == survey.population_total
+        and measurement.transform == survey.transform
+        and measurement.bounds == privacy.bounds
+        and dict(facts.labels) == survey.levels
+        and float(measurement.plan.epsilon) <= privacy.epsilon
+    )
+    if not same:
+        raise ValueError("the measurement is not the manifest's")
+
+
+def _privacy(spec: Spec) -> PrivacySpec:
+    assert spec.privacy is not None
+    return spec.privacy
+
+
+def _bounds(spec: Spec) -> BoundsSpec:
+    bounds = _privacy(spec).bounds
+    if bounds is None:
+        remedy = "declare public bounds of outcome and weight (svysynth constants helps)"
+        raise SurveyError("spec", "privacy.bounds", "are not declared", remedy)
+    return bounds
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class MeasurementEvidence:
+    """What was measured and how the draws went: post-processing, so that it may stop a release."""
+
+    measurement: Measurement
+    fitted: Fitted
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Draws that cannot be trusted, and noisy histograms that are not the model's."""
+        shapes = (("outcome", self.fitted.outcome_shape), ("weight", self.fitted.weight_shape))
+        found = [
+            f"the noisy histogram of the {name} is not the model's: {shape.distance:.2f} apart, where noise and chance "
+            f"give up to {shape.by_chance:.2f}"
+            for name, shape in shapes
+            if not shape.fits
+        ]
+        return (*self.fitted.verdict.complaints, *found)
+
+    def summary(self) -> Rows:
+        """Nothing that the section does not say."""
+        return []
+
+    def sections(self) -> Sequence[Section]:
+        """One: the parts of ε, the scales that were found, the shapes and the diagnostics."""
+        measurement, fitted, plan = self.measurement, self.fitted, self.measurement.plan
+        parts = [("two histograms", 2 * plan.histogram), ("sums of squares", plan.squares)]
+        parts += [(f"sums by {' and '.join(columns) or 'nothing'}", part) for columns, part in plan.levels]
+        rows: Rows = [(f"ε of {name}", f"{float(part):.4g}") for name, part in parts]
+        for name, scale, shape in (
+            ("outcome", measurement.scaling.outcome, fitted.outcome_shape),
+            ("weight", measurement.scaling.weight, fitted.weight_shape),
+        ):
+            rows.append((f"Centre and scale of the {name}", f"{scale.centre:.4g}, {scale.width:.4g}"))
+            found = f"{shape.distance:.3f}, up to {shape.by_chance:.3f} by noise and chance"
+            rows.append((f"Distance of the {name}'s histogram from the model's", found))
+        verdict = fitted.verdict
+        rows.append(("Largest R-hat", f"{verdict.rhat:.3f}"))
+        rows.append(("Fewest effective draws", f"{min(verdict.ess_bulk, verdict.ess_tail):.0f}"))
+        return [Section((("measurement", "Measurement"),), facts_section("measurement", "Measurement", HEADING, rows))]
+
+    def write(self, folder: Path) -> None:
+        """No files of its own: the measurement is public."""

@@ -1,0 +1,141 @@
+"""Published: what a release from noisy sums gives out beside its tables: the measurement and the draws.
+
+`measurement.json` has the noisy histograms and sums with the scales of their noise, and the public facts that they are
+about. `draws.parquet` has what each posterior draw says of each cell. The tables follow from these two without anything
+random, so that anyone can make them again, and an analysis of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from svysynth.groups import Floats
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.figures import CellDraws
+from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Level, Measurement, Plan, Use
+from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
+from svysynth.spec import BoundsSpec
+
+MEASUREMENT, DRAWS = "measurement.json", "draws.parquet"
+FORMAT = 1
+OF_CELLS = ("outcome_mean", "weight_mean")
+OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
+FROM_SUMS = "from_sums_"
+"""Begins the columns of what the true sums of a draw alone would say."""
+
+
+def measurement_json(measurement: Measurement, facts: PublicFacts) -> bytes:
+    """The measurement and the public facts, for people and machines."""
+    plan, scaling = measurement.plan, measurement.scaling
+    content = {
+        "format": FORMAT,
+        "records": measurement.records,
+        "population_total": measurement.population_total,
+        "transform": measurement.transform,
+        "bounds": measurement.bounds.model_dump(mode="json"),
+        "largest": LARGEST,
+        "reach": scaling.reach,
+        "outcome_scale": vars(scaling.outcome),
+        "weight_scale": vars(scaling.weight),
+        "histograms": {
+            "epsilon": str(plan.histogram),
+            "outcome": measurement.outcome_bands.tolist(),
+            "weight": measurement.weight_bands.tolist(),
+        },
+        "sums": [
+            {
+                "columns": level.columns,
+                "epsilon": str(epsilon),
+                "row_of_cell": level.place.tolist(),
+                "values": level.sums.tolist(),
+            }
+            for level, (_, epsilon) in zip(measurement.levels, plan.levels, strict=True)
+        ],
+        "squares": {"epsilon": str(plan.squares), "values": measurement.squares.tolist()},
+        "public": {
+            "levels": {column: list(labels) for column, labels in facts.labels.items()},
+            "cells": facts.codes.tolist(),
+            "groups": {name: getattr(facts, name).tolist() for name in ("cell", "stratum", "count")},
+        },
+    }
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
+    """What `measurement_json` wrote."""
+    content: dict[str, Any] = json.loads(text)
+    if content["format"] != FORMAT or content["largest"] != LARGEST:
+        raise ValueError("another format")
+    sums, squares, histograms = content["sums"], content["squares"], content["histograms"]
+    plan = Plan(
+        Fraction(histograms["epsilon"]),
+        tuple((tuple(level["columns"]), Fraction(level["epsilon"])) for level in sums),
+        Fraction(squares["epsilon"]),
+    )
+    levels = tuple(
+        Level(
+            columns,
+            np.array(level["row_of_cell"], np.int64),
+            np.array(level["values"], np.int64),
+            Use("sums", 2 * LARGEST, epsilon).scale,
+        )
+        for level, (columns, epsilon) in zip(sums, plan.levels, strict=True)
+    )
+    public = content["public"]
+    facts = PublicFacts(
+        {column: tuple(labels) for column, labels in public["levels"].items()},
+        np.array(public["cells"], np.int64).reshape(len(public["cells"]), len(public["levels"])),
+        *(np.array(public["groups"][name], np.int64) for name in ("cell", "stratum", "count")),
+    )
+    measurement = Measurement(
+        int(content["records"]),
+        float(content["population_total"]),
+        content["transform"],
+        BoundsSpec.model_validate(content["bounds"]),
+        plan,
+        np.array(histograms["outcome"], np.int64),
+        np.array(histograms["weight"], np.int64),
+        Scaling(Scale(**content["outcome_scale"]), Scale(**content["weight_scale"]), content["reach"]),
+        levels,
+        np.array(squares["values"], np.int64),
+        Use("squares", 2 * LARGEST**2, plan.squares).scale,
+    )
+    return measurement, facts
+
+
+def draws_parquet(drawn: CellDraws, expected: CellDraws, facts: PublicFacts) -> bytes:
+    """A row for each draw and cell, as a Parquet file."""
+    draws, cells = drawn.outcome_mean.shape
+    labels = {
+        column: np.tile(np.array(levels, object)[facts.codes[:, number]], draws)
+        for number, (column, levels) in enumerate(facts.labels.items())
+    }
+    columns: dict[str, Any] = {"draw": np.repeat(np.arange(1, draws + 1), cells)}
+    columns |= {column: pl.Series(values, dtype=pl.String) for column, values in labels.items()}
+    for start, source in (("", drawn), (FROM_SUMS, expected)):
+        columns |= {f"{start}{name}": getattr(source, name).reshape(-1) for name in OF_CELLS}
+        columns |= {f"{start}{name}": np.repeat(getattr(source, name), cells) for name in OF_DRAWS}
+    content = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(content)
+    return content.getvalue()
+
+
+def read_draws(content: bytes, cells: int) -> tuple[CellDraws, CellDraws]:
+    """What `draws_parquet` wrote: the draws, and what their true sums alone would say."""
+    frame = pl.read_parquet(io.BytesIO(content))
+
+    def column(name: str) -> Floats:
+        return frame[name].to_numpy().reshape(-1, cells)
+
+    def source(start: str) -> CellDraws:
+        return CellDraws(
+            *(column(f"{start}{name}") for name in OF_CELLS), *(column(f"{start}{name}")[:, 0] for name in OF_DRAWS)
+        )
+
+    return source(""), source(FROM_SUMS)

@@ -1,0 +1,94 @@
+"""Scaling: where the outcome and the weight are centred, how wide they are, and how far a record may reach.
+
+t is the transformed outcome and v = log(w·n/N) the log weight, with the declared population total N and never Σw. In
+units of their scales, (t, v) is clamped to |t| + |v| ≤ reach. Scales that are twice too wide cost a lot of accuracy, so
+they come from noisy histograms of t and v in equal bands between the public bounds, which a small share of ε pays for
+(docs/method.md); or they are public constants of the spec.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from svysynth.groups import Floats, Integers
+from svysynth.outline import outlined
+
+BANDS = 32
+REACH = 5.0
+"""In scales: of normal answers one in 200 reaches further, and is clamped."""
+MIDDLE = (0.16, 0.5, 0.84)
+"""The shares below one scale under the middle, the middle, and one scale above it."""
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Equal bands between two public ends, in the units of t or of v."""
+
+    low: float
+    high: float
+
+    @property
+    def edges(self) -> Floats:
+        """The ends of all bands."""
+        return np.linspace(self.low, self.high, BANDS + 1)
+
+    def count(self, values: Floats) -> Integers:
+        """How many values are in each band; what lies outside is in the nearer end's."""
+        place = np.floor((values - self.low) * (BANDS / (self.high - self.low)))
+        return np.bincount(np.clip(place, 0, BANDS - 1).astype(np.int64), minlength=BANDS)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The centre of t or v, and how far one unit is."""
+
+    centre: float
+    width: float
+
+
+@outlined
+@dataclass(frozen=True)
+class Scaling:
+    """How answers become numbers of about the size of one."""
+
+    outcome: Scale
+    weight: Scale
+    reach: float
+
+    @property
+    def centres(self) -> Floats:
+        """Of t and v."""
+        return np.array([self.outcome.centre, self.weight.centre])
+
+    @property
+    def widths(self) -> Floats:
+        """Of t and v."""
+        return np.array([self.outcome.width, self.weight.width])
+
+
+def reach_of(records: int, epsilon: float) -> float:
+    """How far a record may reach, in scales: more in large files, since the bias of clamping does not shrink with n."""
+    return REACH + max(0.0, math.log10(records * min(epsilon, 1e3) / 1e4))
+
+
+def scale_from_counts(noisy: Integers | Floats, bands: Bands, records: int) -> Scale:
+    """Centre and width from noisy counts: the median, and half of the range between the 16% and the 84% quantile.
+
+    The counts are first brought to the nearest counts that are not negative and add up to the number of records, which
+    biases no quantile as cutting off negative counts would. A width is at least that of one band.
+    """
+    share = _simplex(np.asarray(noisy, float), float(records))
+    below = np.concatenate([[0.0], np.cumsum(share)]) / records
+    low, middle, high = np.interp(MIDDLE, below, bands.edges)
+    least = (bands.high - bands.low) / BANDS
+    return Scale(float(middle), float(max((high - low) / 2, least)))
+
+
+def _simplex(values: Floats, total: float) -> Floats:
+    """The nearest vector, by least squares, of numbers ≥ 0 with a given sum."""
+    ordered = np.sort(values)[::-1]
+    cut = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
+    return np.asarray(np.maximum(values - cut[np.flatnonzero(ordered > cut)[-1]], 0.0))

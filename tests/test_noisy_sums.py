@@ -1,0 +1,333 @@
+"""Noisy sums: what is measured is exact, moves no further than is claimed, and nothing else of the data goes on."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import svysynth
+from svysynth.mechanisms.noisy_sums import measurement as measuring
+from svysynth.mechanisms.noisy_sums.facts import facts_of
+from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Plan, StreamNoise, SystemNoise, Use, measure
+from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
+from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, reach_of, scale_from_counts
+from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
+
+BOUNDS = BoundsSpec(outcome=(1e3, 1e7), weight=(1.0, 1000.0))
+TABLES = (TableSpec(by=("region", "sex"), statistics=("count", "mean", "total", "proportion")),)
+STREAMS = svysynth.Streams.seeded(11)
+
+
+def people(n=1200, seed=1, **columns):
+    """Lognormal incomes and weights that go with them, in twelve cells."""
+    generator = np.random.default_rng(seed)
+    region, sex = np.arange(n) % 6, generator.integers(0, 2, n)
+    t = 10.5 + 0.15 * region + 0.3 * sex + 0.6 * generator.standard_normal(n)
+    v = -0.3 * (t - 11) + 0.1 * region + 0.4 * generator.standard_normal(n)
+    content = {
+        "region": [f"r{number}" for number in region],
+        "sex": np.where(sex == 1, "m", "f"),
+        "income": np.exp(t),
+        "wt": 50_000 * np.exp(v) / np.exp(v).sum(),
+    }
+    return pl.DataFrame(content | columns)
+
+
+def survey_of(frame, total=50_000.0, **roles):
+    settings = {"outcome": "income", "weight": "wt", "strata": "region", "public": ["region", "sex"]} | roles
+    return svysynth.read_survey(frame, population_total=total, transform="identity", **settings)
+
+
+def plan_of(facts, epsilon=4.0):
+    return plan_measurement(facts, TABLES, epsilon)
+
+
+class NoNoise:
+    """Remembers the uses of the budget, and adds nothing."""
+
+    def __init__(self):
+        self.uses = []
+
+    def __call__(self, values, use):
+        self.uses.append(use)
+        return values
+
+
+def exact(frame, plan=None, bounds=BOUNDS, transform="log", **roles):
+    """The measurement without noise, and the uses it asked for."""
+    survey = survey_of(frame, **roles)
+    facts = facts_of(survey)
+    plan = plan or plan_of(facts)
+    noise = NoNoise()
+    found = measure(survey, plan, bounds, transform, [facts.rows(columns) for columns, _ in plan.levels], noise)
+    return found, noise.uses
+
+
+# --- whole numbers and their bound ---
+
+
+ODD = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(ODD, ODD), min_size=1, max_size=20), st.floats(1e-12, 1e12), st.floats(5.0, 12.0))
+def test_no_record_reaches_further_than_its_bound(pairs, width, reach):
+    t, v = np.array(pairs).T
+    scaling = Scaling(Scale(0.3, width), Scale(-0.1, 1.0), reach)
+    with np.errstate(all="ignore"):
+        first, second = measuring.whole_numbers(np.nan_to_num(t), np.nan_to_num(v), scaling)
+    assert (np.abs(first) + np.abs(second) <= LARGEST).all()
+
+
+def test_ordinary_answers_are_rounded_and_no_more():
+    t, v = np.random.default_rng(0).standard_normal((2, 1000))
+    scaling = Scaling(Scale(0.0, 1.0), Scale(0.0, 1.0), 8.0)
+    first, second = measuring.whole_numbers(t, v, scaling)
+    inside = np.abs(t) + np.abs(v) < 8
+    assert np.allclose(first[inside] * 8 / LARGEST, t[inside], atol=8 / LARGEST)
+    assert np.allclose(second[inside] * 8 / LARGEST, v[inside], atol=8 / LARGEST)
+
+
+def test_what_reaches_too_far_keeps_its_direction():
+    scaling = Scaling(Scale(0.0, 1.0), Scale(0.0, 1.0), 5.0)
+    first, second = measuring.whole_numbers(np.array([30.0, -30.0]), np.array([-10.0, 10.0]), scaling)
+    assert np.abs(first + 3 * second).max() <= 6
+    assert (LARGEST - np.abs(first) - np.abs(second)).max() <= 2
+
+
+def test_sums_are_exact_whatever_the_order_and_the_size_of_the_numbers():
+    frame = people(501)
+    one, _ = exact(frame)
+    other, _ = exact(frame.reverse())
+    assert (one.levels[0].sums == other.levels[0].sums).all()
+    assert (one.squares == other.squares).all()
+    scaling = one.scaling
+    t, v = np.log(frame["income"].to_numpy()), np.log(frame["wt"].to_numpy() * 501 / 50_000.0)
+    whole = [[int(value) for value in column] for column in measuring.whole_numbers(t, v, scaling)]
+    assert one.squares.tolist() == [
+        sum(a * b for a, b in zip(x, y, strict=True)) for x, y in ((whole[0], whole[0]), whole, (whole[1], whole[1]))
+    ]
+    assert one.levels[0].sums.sum(axis=0).tolist() == [sum(whole[0]), sum(whole[1])]
+
+
+# --- neighbours ---
+
+
+def hostile_answers(generator, count):
+    """Answers at the bounds, far beyond them, in two clusters, and anywhere."""
+    kinds = generator.integers(0, 5, count)
+    outcome = np.choose(
+        kinds,
+        [
+            np.exp(generator.normal(11, 1, count)),
+            np.full(count, 1e3),
+            np.full(count, 1e300),
+            np.where(generator.random(count) < 0.5, 2e3, 5e6),
+            10.0 ** generator.uniform(-10, 15, count),
+        ],
+    )
+    weight = np.choose(
+        generator.integers(0, 3, count),
+        [np.exp(generator.normal(3, 1, count)), np.full(count, 1e-300), 10.0 ** generator.uniform(-6, 9, count)],
+    )
+    return outcome, weight
+
+
+def test_no_neighbour_moves_a_sum_further_than_its_noise_covers():
+    """10,000 pairs of files that differ in one respondent's answers; the scaling is what the noisy histograms said."""
+    generator = np.random.default_rng(4)
+    scaling = Scaling(Scale(11.0, 0.6), Scale(0.0, 0.5), 5.0)
+    plan = Plan(Fraction(1, 10), ((("region", "sex"), Fraction(1)),), Fraction(1, 2))
+    before, after = (measuring._Answers(*hostile_answers(generator, 10_000), BOUNDS, "log", 0.02) for _ in range(2))
+    everything = slice(0, 10_000)
+    one, two = (measuring.whole_numbers(*answers(everything), scaling) for answers in (before, after))
+    blank = np.zeros_like(one)
+    squares = [np.stack([x[0] ** 2, x[0] * x[1], x[1] ** 2]) for x in (one, two, blank)]
+    sums_moved, squares_moved = np.abs(one - two).sum(axis=0), np.abs(squares[0] - squares[1]).sum(axis=0)
+    assert sums_moved.max() <= 2 * LARGEST
+    assert squares_moved.max() <= 2 * LARGEST**2
+    assert np.abs(one).sum(axis=0).max() <= LARGEST
+    assert np.abs(squares[0]).sum(axis=0).max() <= LARGEST**2
+    # what is lost in all, at the scales of the noise, exactly: never more than ε, and for the worst pair nearly ε
+    uses = [Use("sums", 2 * LARGEST, plan.levels[0][1]), Use("squares", 2 * LARGEST**2, plan.squares)]
+    loss = 2 * 2 / Use("h", 2, plan.histogram).scale
+    loss = loss + sums_moved / uses[0].scale + squares_moved / uses[1].scale
+    assert loss.max() <= float(plan.epsilon)
+    assert loss.max() > 0.9 * float(plan.epsilon)
+
+
+def test_histograms_move_by_two_and_sums_of_one_cell_alone():
+    frame = people(300)
+    changed = frame.with_columns(
+        income=pl.when(pl.int_range(pl.len()) == 7).then(1e9).otherwise("income"),
+        wt=pl.when(pl.int_range(pl.len()) == 7).then(1e-3).otherwise("wt"),
+    )
+    survey, other = survey_of(frame), survey_of(changed)
+    bands = measuring.bands_of(BOUNDS, "log", 300, 50_000.0)
+    counts = []
+    for one in (survey, other):
+        answers = measuring._Answers(one.outcome_values, one.weights, BOUNDS, "log", 300 / 50_000.0)
+        counts.append(measuring._Counts(answers, bands)(slice(0, 300)))
+    assert np.abs(counts[0] - counts[1]).sum(axis=1).tolist() == [2, 2]
+
+
+def test_every_use_has_its_sensitivity_and_they_add_up_to_epsilon():
+    found, uses = exact(people())
+    assert [use.sensitivity for use in uses] == [2, 2, *[2 * LARGEST] * len(found.levels), 2 * LARGEST**2]
+    assert sum(use.epsilon for use in uses) == found.plan.epsilon == Fraction(4)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0, 10.8, 1e6])
+def test_the_parts_of_a_plan_add_up_exactly(epsilon):
+    assert plan_of(facts_of(survey_of(people())), epsilon).epsilon == Fraction(epsilon)
+
+
+def test_a_plan_looks_at_public_facts_alone():
+    """The same cells with other answers: the same plan; and its squares are never left without a share."""
+    one, two = facts_of(survey_of(people(seed=1))), facts_of(survey_of(people(seed=1, income=[5.0] * 1200)))
+    assert plan_of(one) == plan_of(two)
+    assert plan_of(one).squares > 0
+
+
+# --- noise and scales ---
+
+
+def test_noise_that_is_too_small_for_its_budget_is_refused(monkeypatch):
+    use = Use("sums", 2 * LARGEST, Fraction(1))
+    monkeypatch.setattr(measuring, "laplace_scale", lambda sensitivity, epsilon: sensitivity / epsilon / 2)
+    with pytest.raises(ArithmeticError):
+        SystemNoise()(np.zeros(3, np.int64), use)
+
+
+def test_the_noise_is_the_operating_system_s_and_of_the_scale_that_is_stated():
+    use = Use("sums", 2 * LARGEST, Fraction(1, 2))
+    drawn = SystemNoise()(np.zeros(20_000, np.int64), use)
+    again = SystemNoise()(np.zeros(20_000, np.int64), use)
+    assert (drawn != again).any()
+    # mean absolute value of a Laplace variable is its scale: within 5 standard errors of it
+    assert abs(np.abs(drawn).mean() / use.scale - 1) < 5 / np.sqrt(20_000)
+    seeded = StreamNoise(STREAMS)(np.zeros(20_000, np.int64), use)
+    assert abs(np.abs(seeded).mean() / use.scale - 1) < 5 / np.sqrt(20_000)
+
+
+def test_scales_follow_from_the_noisy_histograms_and_not_from_the_data():
+    """Noise that replaces the histograms sets the scaling, whatever the answers are."""
+
+    class Replaced:
+        def __call__(self, values, use):
+            return np.eye(len(values), dtype=np.int64)[20] * 900 if "histogram" in use.name else values
+
+    scalings = []
+    for seed in (1, 2):
+        survey = survey_of(people(seed=seed))
+        facts = facts_of(survey)
+        plan = plan_of(facts)
+        rows = [facts.rows(columns) for columns, _ in plan.levels]
+        scalings.append(measure(survey, plan, BOUNDS, "log", rows, Replaced()).scaling)
+    assert scalings[0] == scalings[1]
+
+
+def test_missing_answers_count_as_the_lower_bound_and_are_not_dropped():
+    answers = measuring._Answers(np.array([np.nan, 1e4]), np.array([2.0, np.nan]), BOUNDS, "log", 1.0)
+    t, v = answers(slice(0, 2))
+    assert t.tolist() == [np.log(1e3), np.log(1e4)]
+    assert v.tolist() == [np.log(2.0), 0.0]
+
+
+def test_scales_come_back_from_exact_histograms():
+    values = 3 + 0.7 * np.random.default_rng(2).standard_normal(20_000)
+    bands = Bands(-2.0, 8.0)
+    found = scale_from_counts(bands.count(values), bands, 20_000)
+    assert abs(found.centre - 3) < 0.05
+    assert abs(found.width - 0.7) < 0.05
+
+
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=32, max_size=32), st.integers(1, 10**6))
+def test_no_noise_makes_a_scale_absurd(counts, records):
+    bands = Bands(-1.0, 5.0)
+    found = scale_from_counts(np.array(counts), bands, records)
+    assert -1 <= found.centre <= 5
+    assert 6 / 32 <= found.width <= 3
+
+
+def test_large_files_reach_further():
+    assert reach_of(1000, 3.0) == 5.0
+    assert reach_of(10**7, 1.0) == pytest.approx(8.0)
+
+
+# --- what comes after ---
+
+
+@pytest.fixture(scope="module")
+def measured():
+    survey = survey_of(people())
+    facts = facts_of(survey)
+    plan = plan_of(facts)
+    rows = [facts.rows(columns) for columns, _ in plan.levels]
+    return measure(survey, plan, BOUNDS, "log", rows, StreamNoise(STREAMS)), facts
+
+
+@pytest.fixture(scope="module")
+def fitted(measured):
+    return fit_measurement(*measured, "fbs", None, 400, STREAMS)
+
+
+def test_the_measurement_and_the_draws_come_back_from_what_is_published(measured, fitted):
+    text = measurement_json(*measured)
+    again, facts = read_measurement(text)
+    assert measurement_json(again, facts) == text
+    drawn, expected = read_draws(draws_parquet(fitted.drawn, fitted.expected, facts), len(facts.codes))
+    one = tables_of(fitted.drawn, fitted.expected, *measured, TABLES, EstimationSpec())
+    two = tables_of(drawn, expected, again, facts, TABLES, EstimationSpec())
+    assert one.equals(two)
+
+
+def test_what_is_published_has_no_exact_sum(measured):
+    """Every number of the measurement that depends on the answers is noisy."""
+    exact_one, _ = exact(people())
+    content = json.loads(measurement_json(*measured))
+    assert content["squares"]["values"] != exact_one.squares.tolist()
+    assert content["histograms"]["outcome"] != exact_one.outcome_bands.tolist()
+
+
+def test_tables_are_near_the_direct_ones_and_their_errors_are_as_large(measured, fitted):
+    frame = people()
+    direct = svysynth.tabulate(survey_of(frame), by=["region", "sex"])
+    found = tables_of(fitted.drawn, fitted.expected, *measured, (TableSpec(by=("region", "sex")),), EstimationSpec())
+    assert found.select("statistic", "region", "sex", "n").equals(direct.select("statistic", "region", "sex", "n"))
+    off = (found["estimate"] - direct["estimate"]) / np.hypot(found["se"], direct["se"])
+    assert np.nanmax(np.abs(off.to_numpy()[1:])) < 4
+    total = found.filter(pl.col("statistic") == "count", pl.col("region") == "All", pl.col("sex") == "All")
+    assert total["estimate"].item() == pytest.approx(50_000)
+    assert total["se"].item() == 0
+    ratio = (found["se"] / direct["se"]).to_numpy()[1:]
+    assert 0.6 < np.nanmedian(ratio) < 1.6
+
+
+def test_the_shape_of_the_model_is_accepted_and_another_is_not(measured, fitted):
+    assert fitted.outcome_shape.fits
+    assert fitted.weight_shape.fits
+    generator = np.random.default_rng(3)
+    humps = np.exp(np.where(generator.random(1200) < 0.5, 9.5, 12.5) + 0.1 * generator.standard_normal(1200))
+    survey = survey_of(people(income=humps))
+    facts = facts_of(survey)
+    plan = plan_of(facts, 8.0)
+    rows = [facts.rows(columns) for columns, _ in plan.levels]
+    other = measure(survey, plan, BOUNDS, "log", rows, StreamNoise(STREAMS))
+    assert not fit_measurement(other, facts, "fbs", None, 400, STREAMS).outcome_shape.fits
+
+
+@pytest.mark.parametrize(("prior", "formula"), [("fbp", None), ("fbs", "region + sex")])
+def test_other_models_and_formulas_give_tables_too(measured, fitted, prior, formula):
+    found = fit_measurement(*measured, prior, formula, 400, STREAMS)
+    one, two = (
+        tables_of(one.drawn, one.expected, *measured, (TableSpec(by=("region",)),), EstimationSpec())
+        for one in (found, fitted)
+    )
+    assert (np.abs((one["estimate"] - two["estimate"]) / two["se"]).fill_nan(0.0) < 1.5).all()
