@@ -238,20 +238,15 @@ def test_a_model_that_breaks_the_contract_is_refused(records, function, complain
 
 @pytest.fixture(scope="module")
 def example():
-    """What the example of docs/models.md leaves behind.
-
-    Its draws are corrected with fewer simulated records than usual, still seventy for each of the sample; what full
-    simulations give is a matter of test_correction.py.
-    """
+    """What the example of docs/models.md leaves behind."""
     page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     left: dict = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("svysynth.correction.SIMULATED", 21_000)
-        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-            exec(block, left)
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, left)
     return left
 
 
+@pytest.mark.study
 def test_the_example_s_calibration_reaches_the_target(example):
     calibration = example["calibrated"].calibration
     assert calibration.target == 2.5
@@ -265,6 +260,7 @@ def test_the_example_s_calibration_reaches_the_target(example):
     np.testing.assert_allclose(calibration.largest_bound, (fit.alpha * np.abs(terms)).max(), rtol=1e-12)
 
 
+@pytest.mark.study
 def test_the_example_s_table_is_close_to_the_direct_one(example):
     table, direct = example["table"], svysynth.tabulate(example["survey"], by=["gender"])
     error = np.hypot(table["se"].to_numpy(), direct["se"].to_numpy())
@@ -272,6 +268,7 @@ def test_the_example_s_table_is_close_to_the_direct_one(example):
     assert table["estimate"][0] == pytest.approx(100_000)
 
 
+@pytest.mark.study
 def test_the_example_gives_far_records_smaller_bounds_than_fbs(example):
     calibration = example["calibrated"].calibration
     draw = {name: value[0] for name, value in calibration.fit.draws.items()}

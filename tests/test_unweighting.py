@@ -67,6 +67,7 @@ def middle_of(draws):
     return {name: jnp.mean(value, axis=0) for name, value in draws.items()}
 
 
+@pytest.mark.study
 @pytest.mark.parametrize(("model", "truth"), MODELS, ids=["fbs", "fbp"])
 def test_the_truth_comes_back(model, truth):
     """Over samples of 4000 the mean error is none by t tests; as drawn, the spreads are off by far more."""

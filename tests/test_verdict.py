@@ -135,7 +135,7 @@ def test_what_the_diagnostics_complain_of_reaches_the_verdict_of_a_release(tmp_p
         found = Calibration(doubtful, start.bounds, start.bounds, 1.0, 1.0, epsilon, datasets, trials)
         return Calibrated(survey, found, streams, scheme)
 
-    monkeypatch.setattr("svysynth.pipeline.calibrate_suitable", distrusted)
+    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.calibrate_suitable", distrusted)
     spec = house(tmp_path, people())
     assert run("release", spec, "--out", tmp_path / "out") == 0
     shown = capsys.readouterr().out

@@ -12,9 +12,11 @@ import numpy as np
 import polars as pl
 
 from svysynth.groups import Floats, Integers
+from svysynth.outline import outlined
 from svysynth.survey import Survey
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class PublicFacts:
     """The cells that have records, and the groups of records that share a cell and a stratum."""
@@ -32,9 +34,6 @@ class PublicFacts:
 
     def __len__(self) -> int:
         return int(self.count.sum())
-
-    def __repr__(self) -> str:
-        return f"the public facts of {len(self):,} records in {len(self.codes):,} cells"
 
     def levels(self, column: str) -> tuple[str, ...]:
         """The labels of a public column, in order."""
