@@ -2,8 +2,8 @@
 
     python bench/noisy_sums.py OUT --population paper|CPS1988|CPSSW8|apipop --records 1000 --epsilon 3 10.8
 
-ε is for blanked answers; changed answers cost twice as much. Writes a CSV with a row for each ε, model, rule, statistic
-and class of cells: coverage, median length and RMSE over the sample's own, standard error over RMSE.
+ε is for blanked answers; changed answers cost twice as much. Writes a CSV with a row for each ε, model, statistic and
+class of cells: coverage, median length and RMSE over the sample's own, standard error over RMSE.
 """
 
 import argparse
@@ -16,8 +16,7 @@ import polars as pl
 
 import svysynth
 from svysynth.mechanisms.noisy_sums.facts import facts_of
-from svysynth.mechanisms.noisy_sums.figures import cell_figures, tables_of_draws
-from svysynth.mechanisms.noisy_sums.fitting import cell_draws
+from svysynth.mechanisms.noisy_sums.fitting import cell_draws, tables_of
 from svysynth.mechanisms.noisy_sums.measurement import StreamNoise, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, statistics_of
@@ -121,21 +120,18 @@ def main():
     true = keys[0]["truth"].to_numpy()
     kinds = class_of(direct[0])
     sample_rmse = rmse(direct, true)
-    rows = summary("sample", None, "direct", direct, true, kinds, sample_rmse, None)
+    rows = summary("sample", None, direct, true, kinds, sample_rmse, None)
     sample_length = lengths(direct, true)
     for model in settings.models:
         for epsilon in settings.epsilon:
             start = time.time()
-            found = {"posterior": [], "design": []}
-            passed = 0
+            found, passed = [], 0
             for first in range(0, len(surveys), settings.batch):
                 part = surveys[first : first + settings.batch]
                 frames, verdicts = run(part, model, epsilon, limits, tables, first, settings.draws)
-                for rule, own in frames.items():
-                    found[rule].extend(own)
+                found += frames
                 passed += sum(verdict.passed for verdict in verdicts)
-            for rule, frames in found.items():
-                rows += summary(model, epsilon, rule, frames, true, kinds, sample_rmse, sample_length)
+            rows += summary(model, epsilon, found, true, kinds, sample_rmse, sample_length)
             print(
                 f"{model} ε = {epsilon}: {passed} of {len(surveys)} passed, {time.time() - start:.0f} s",
                 flush=True,
@@ -146,7 +142,7 @@ def main():
 
 
 def run(surveys, prior, epsilon, bounds, tables, first, draws):
-    """The tables of a batch of samples by both rules."""
+    """The tables of a batch of samples, and what the diagnostics say of each fit."""
     facts = [facts_of(survey) for survey in surveys]
     x, _ = facts[0].indicators()
     model = NoisyModel(prior, deviations=True)
@@ -165,12 +161,16 @@ def run(surveys, prior, epsilon, bounds, tables, first, draws):
     )
     drawn, verdicts = fit_together(model, stacked, keys, draws)
     drawn = {name: np.asarray(value) for name, value in drawn.items()}
-    found = {"posterior": [], "design": []}
-    for number, (one, known) in enumerate(zip(measured, facts, strict=True)):
-        own = cell_draws({name: value[number] for name, value in drawn.items()}, one)
-        cells = [cell_figures(each, known.size, one.population_total, "log", bounds.outcome) for each in own]
-        for rule, frames in found.items():
-            frames.append(tables_of_draws(*cells, known, tables, EstimationSpec(), rule))
+    found = [
+        tables_of(
+            cell_draws({name: value[number] for name, value in drawn.items()}, one),
+            one,
+            known,
+            tables,
+            EstimationSpec(),
+        )
+        for number, (one, known) in enumerate(zip(measured, facts, strict=True))
+    ]
     return found, verdicts
 
 
@@ -206,7 +206,7 @@ def lengths(frames, true):
     return np.median([(frame["upper"] - frame["lower"]).to_numpy() / true for frame in frames], axis=0)
 
 
-def summary(model, epsilon, rule, frames, true, kinds, sample_rmse, sample_length):
+def summary(model, epsilon, frames, true, kinds, sample_rmse, sample_length):
     covered = np.mean(
         [((frame["lower"].to_numpy() <= true) & (true <= frame["upper"].to_numpy())) for frame in frames], axis=0
     )
@@ -223,7 +223,6 @@ def summary(model, epsilon, rule, frames, true, kinds, sample_rmse, sample_lengt
                     {
                         "model": model,
                         "epsilon": epsilon,
-                        "rule": rule,
                         "statistic": name,
                         "class": kind,
                         "coverage": float(covered[chosen].mean()),

@@ -282,9 +282,9 @@ def test_the_measurement_and_the_draws_come_back_from_what_is_published(measured
     text = measurement_json(*measured)
     again, facts = read_measurement(text)
     assert measurement_json(again, facts) == text
-    drawn, expected = read_draws(draws_parquet(fitted.drawn, fitted.expected, facts), len(facts.codes))
-    one = tables_of(fitted.drawn, fitted.expected, *measured, TABLES, EstimationSpec())
-    two = tables_of(drawn, expected, again, facts, TABLES, EstimationSpec())
+    drawn = read_draws(draws_parquet(fitted.drawn, facts), len(facts.codes))
+    one = tables_of(fitted.drawn, *measured, TABLES, EstimationSpec())
+    two = tables_of(drawn, again, facts, TABLES, EstimationSpec())
     assert one.equals(two)
 
 
@@ -299,7 +299,7 @@ def test_what_is_published_has_no_exact_sum(measured):
 def test_tables_are_near_the_direct_ones_and_their_errors_are_as_large(measured, fitted):
     frame = people()
     direct = svysynth.tabulate(survey_of(frame), by=["region", "sex"])
-    found = tables_of(fitted.drawn, fitted.expected, *measured, (TableSpec(by=("region", "sex")),), EstimationSpec())
+    found = tables_of(fitted.drawn, *measured, (TableSpec(by=("region", "sex")),), EstimationSpec())
     assert found.select("statistic", "region", "sex", "n").equals(direct.select("statistic", "region", "sex", "n"))
     off = (found["estimate"] - direct["estimate"]) / np.hypot(found["se"], direct["se"])
     assert np.nanmax(np.abs(off.to_numpy()[1:])) < 4
@@ -327,7 +327,6 @@ def test_the_shape_of_the_model_is_accepted_and_another_is_not(measured, fitted)
 def test_other_models_and_formulas_give_tables_too(measured, fitted, prior, formula):
     found = fit_measurement(*measured, prior, formula, 400, STREAMS)
     one, two = (
-        tables_of(one.drawn, one.expected, *measured, (TableSpec(by=("region",)),), EstimationSpec())
-        for one in (found, fitted)
+        tables_of(one.drawn, *measured, (TableSpec(by=("region",)),), EstimationSpec()) for one in (found, fitted)
     )
     assert (np.abs((one["estimate"] - two["estimate"]) / two["se"]).fill_nan(0.0) < 1.5).all()

@@ -1,22 +1,19 @@
-"""Figures: the tables that a posterior draw implies, in closed form, and their standard errors.
+"""Figures: the tables that posterior draws imply, in closed form, and their standard errors.
 
 Under a draw a cell has the mean weight exp(E v), scaled so that the whole file has the declared population total, and
 the weighted mean outcome exp(E t + Var t/2 + Cov(t, v)), or E t + Cov(t, v) without a logarithm, kept within the public
-bounds. Two rules give the variance of a figure (docs/method.md):
+bounds. The variance of a figure is
 
-    posterior   variance over draws + mean over draws of the design variance with every record at its cell's weight and
-                outcome: what is not known of the cells, and that their sizes within strata are those of one sample;
-    design      mean over draws of the design variance with unsmoothed weights and outcomes, as one sample has it, +
-                what the noise adds, the variance over draws of the figure that the true sums alone would give.
+    variance over draws + mean over draws of the design variance with every record at its cell's weight and outcome.
 
-They agree where the model is right and nothing is shrunk. There are so many draws that degrees of freedom play no part.
+The first is what sampling and noise leave unknown of the cells. The second is what they cannot know: that the sizes of
+cells within strata are those of one sample. There are so many draws that degrees of freedom play no part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -32,8 +29,6 @@ from svysynth.tables import Layout, finish_table
 
 LARGEST_EXPONENT = 300.0
 """Of what is exponentiated: nothing overflows where noise leaves a draw without bounds."""
-
-Rule = Literal["posterior", "design"]
 
 
 @outlined
@@ -61,16 +56,10 @@ def unscaled(means: tuple[Floats, Floats], spread: Floats, measurement: Measurem
 @outlined
 @dataclass(frozen=True, eq=False)
 class CellFigures:
-    """Of a record of each cell, draw × cell: the mean weight, the weighted mean outcome, and E w², E w²y and E w²y²."""
+    """A record's mean weight and weighted mean outcome in each cell: draw × cell."""
 
     weight: Floats
     outcome: Floats
-    squares: tuple[Floats, Floats, Floats]
-
-    def constant(self) -> CellFigures:
-        """The same with every record at its cell's weight and outcome."""
-        square = self.weight**2
-        return CellFigures(self.weight, self.outcome, (square, square * self.outcome, square * self.outcome**2))
 
 
 def cell_figures(
@@ -79,34 +68,16 @@ def cell_figures(
     """What every cell looks like under every draw."""
     weight = np.exp(draws.weight_mean - draws.weight_mean.max(axis=1, keepdims=True))
     weight *= population_total / (weight @ size)[:, None]
-    mean, variance, tilt = draws.outcome_mean, draws.outcome_variance[:, None], draws.covariance[:, None]
-    square = weight**2 * np.exp(np.minimum(draws.weight_variance[:, None], LARGEST_EXPONENT))
-    low, high = bounds
+    outcome = draws.outcome_mean + draws.covariance[:, None]
     if transform == "log":
-        outcome, first, second = (
-            np.exp(np.clip(value, -LARGEST_EXPONENT, LARGEST_EXPONENT))
-            for value in (mean + variance / 2 + tilt, mean + variance / 2 + 2 * tilt, 2 * (mean + variance + 2 * tilt))
-        )
-    else:
-        outcome, first = mean + tilt, mean + 2 * tilt
-        second = first**2 + variance
-    first = np.clip(first, low, high)
-    second = np.clip(second, first**2, max(low**2, high**2))
-    return CellFigures(weight, np.clip(outcome, low, high), (square, square * first, square * second))
+        outcome = np.exp(np.minimum(outcome + draws.outcome_variance[:, None] / 2, LARGEST_EXPONENT))
+    return CellFigures(weight, np.clip(outcome, *bounds))
 
 
 def tables_of_draws(
-    drawn: CellFigures,
-    expected: CellFigures,
-    facts: PublicFacts,
-    tables: Sequence[TableSpec],
-    estimation: EstimationSpec,
-    rule: Rule = "posterior",
+    cells: CellFigures, facts: PublicFacts, tables: Sequence[TableSpec], estimation: EstimationSpec
 ) -> pl.DataFrame:
-    """The requested tables, each row with its estimate and standard error.
-
-    `expected` is what the true sums of each draw alone would give.
-    """
+    """The requested tables, each row with its estimate and standard error."""
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     chosen = [list(facts.labels).index(column) for column in columns]
     levels = facts.codes[facts.cell][:, chosen]
@@ -118,7 +89,7 @@ def tables_of_draws(
             variance, count = value.copy(), np.zeros(layout.rows, np.int64)
             for row in layout.domains(levels):
                 filled, domain = np.unique(row, return_inverse=True)
-                found, spread = _figures(statistic, drawn, expected, facts, domain, rule)
+                found, spread = _figures(statistic, cells, facts, domain)
                 value[filled], variance[filled] = found, np.where(spread > (ROUNDING * found) ** 2, spread, 0.0)
                 count[filled] = np.bincount(domain, facts.count, len(filled)).astype(np.int64)
             labels = layout.label_columns(columns)
@@ -126,16 +97,12 @@ def tables_of_draws(
     return pl.concat(frames)
 
 
-def _figures(
-    statistic: Statistic, drawn: CellFigures, expected: CellFigures, facts: PublicFacts, domain: Integers, rule: Rule
-) -> tuple[Floats, Floats]:
+def _figures(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domain: Integers) -> tuple[Floats, Floats]:
     """Estimate and variance of a statistic for each domain; `domain` gives that of each group."""
-    figures = _Sums.of(drawn, facts, domain).estimate(statistic)
-    if rule == "posterior":
-        design = _design_variance(statistic, drawn.constant(), facts, domain)
-        return figures.mean(axis=0), figures.var(axis=0, ddof=1) + design.mean(axis=0)
-    noise = _Sums.of(expected, facts, domain).estimate(statistic).var(axis=0, ddof=1)
-    return figures.mean(axis=0), _design_variance(statistic, drawn, facts, domain).mean(axis=0) + noise
+    sums = _Sums.of(cells, facts, domain)
+    figures = estimate(statistic, sums.weight, sums.outcome, sums.population)
+    design = _design_variance(statistic, sums, cells, facts, domain)
+    return figures.mean(axis=0), figures.var(axis=0, ddof=1) + design.mean(axis=0)
 
 
 @outlined
@@ -154,17 +121,15 @@ class _Sums:
         outcome = weight * cells.outcome[:, facts.cell]
         return cls(weight @ inside, outcome @ inside, weight.sum(axis=1, keepdims=True))
 
-    def estimate(self, statistic: Statistic) -> Floats:
-        return estimate(statistic, self.weight, self.outcome, self.population)
 
-
-def _design_variance(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domain: Integers) -> Floats:
-    """E Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for the linearised values z of a statistic: draw × domain.
+def _design_variance(
+    statistic: Statistic, sums: _Sums, cells: CellFigures, facts: PublicFacts, domain: Integers
+) -> Floats:
+    """Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for the linearised values z of a statistic: draw × domain.
 
     Files are scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that
     of a mean is w·1_d(y − ȳ_d)/N_d. All are z = w(1_d(a + b·y) − c), with a, b and c the same in all of a domain.
     """
-    sums = _Sums.of(cells, facts, domain)
     domains = sums.weight.shape[1]
     nothing = np.zeros_like(sums.weight)
     match statistic:
@@ -180,12 +145,12 @@ def _design_variance(statistic: Statistic, cells: CellFigures, facts: PublicFact
     found = nothing
     for stratum in np.flatnonzero(of_stratum > 1):
         own = np.flatnonzero(facts.stratum == stratum)
-        cell, count, inside = facts.cell[own], facts.count[own], np.eye(domains)[domain[own]]
-        w, wy = (cells.weight[:, cell] * value * count for value in (1.0, cells.outcome[:, cell]))
-        ww, wwy, wwyy = (value[:, cell] * count for value in cells.squares)
-        square = a * a * (ww @ inside) + 2 * a * b * (wwy @ inside) + b * b * (wwyy @ inside)
-        square += -2 * c * (a * (ww @ inside) + b * (wwy @ inside)) + c * c * ww.sum(axis=1, keepdims=True)
-        total = a * (w @ inside) + b * (wy @ inside) - c * w.sum(axis=1, keepdims=True)
-        size = of_stratum[stratum]
+        inside, size = np.eye(domains)[domain[own]], of_stratum[stratum]
+        weight, outcome = cells.weight[:, facts.cell[own]], cells.outcome[:, facts.cell[own]]
+        w, ww = weight * facts.count[own], weight**2 * facts.count[own]
+        form = a * (ww @ inside) + b * ((ww * outcome) @ inside)
+        square = a * form + b * (a * ((ww * outcome) @ inside) + b * ((ww * outcome**2) @ inside))
+        square += c * (c * ww.sum(axis=1, keepdims=True) - 2 * form)
+        total = a * (w @ inside) + b * ((w * outcome) @ inside) - c * w.sum(axis=1, keepdims=True)
         found = found + size / (size - 1) * np.maximum(square - total**2 / size, 0.0)
     return found

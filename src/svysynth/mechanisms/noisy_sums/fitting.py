@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -39,8 +38,6 @@ class Fitted:
     """Draws that a measurement gives, and what the diagnostics say of them."""
 
     drawn: CellDraws
-    expected: CellDraws
-    """What the true sums of each draw alone would say."""
     verdict: Verdict
     outcome_shape: Shape
     weight_shape: Shape
@@ -66,34 +63,24 @@ def fit_measurement(
     """Draw from the posterior, and compare the model's shape with the noisy histograms."""
     model, statistics = describe(measurement, facts, prior, formula)
     found, verdict = draw_from(model, statistics, streams, draws, "noisy sums")
-    drawn, expected = cell_draws({name: np.asarray(value) for name, value in found.items()}, measurement)
+    drawn = cell_draws({name: np.asarray(value) for name, value in found.items()}, measurement)
     seed = streams.words("shape of noisy sums", 0, 4)
-    return Fitted(drawn, expected, verdict, *compare_shapes(drawn, facts.size, measurement, seed))
+    return Fitted(drawn, verdict, *compare_shapes(drawn, facts.size, measurement, seed))
 
 
-def cell_draws(found: dict[str, Floats], measurement: Measurement) -> tuple[CellDraws, CellDraws]:
-    """The sampler's draws, and what their true sums alone would say, in the units of the transformed answers."""
-    drawn, expected = (
-        unscaled((found[f"{start}outcome_mean"], found[f"{start}weight_mean"]), found[f"{start}spread"], measurement)
-        for start in ("", "expected_")
-    )
-    return drawn, expected
+def cell_draws(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
+    """The sampler's draws in the units of the transformed answers."""
+    return unscaled((found["outcome_mean"], found["weight_mean"]), found["spread"], measurement)
 
 
 def tables_of(
     drawn: CellDraws,
-    expected: CellDraws,
     measurement: Measurement,
     facts: PublicFacts,
     tables: Sequence[TableSpec],
     estimation: EstimationSpec,
 ) -> pl.DataFrame:
     """The requested tables."""
-    cells = partial(
-        cell_figures,
-        size=facts.size,
-        population_total=measurement.population_total,
-        transform=measurement.transform,
-        bounds=measurement.bounds.outcome,
-    )
-    return tables_of_draws(cells(drawn), cells(expected), facts, tables, estimation, "design")
+    total, bounds = measurement.population_total, measurement.bounds.outcome
+    cells = cell_figures(drawn, facts.size, total, measurement.transform, bounds)
+    return tables_of_draws(cells, facts, tables, estimation)

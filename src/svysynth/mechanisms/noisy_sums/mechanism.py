@@ -157,10 +157,10 @@ class NoisySums(Mechanism):
         prior = cast(Prior, privacy.mechanism)
         fitted = fit_measurement(measurement, facts, prior, spec.model.formula, privacy.draws, streams)
         progress("making tables")
-        tables = tables_of(fitted.drawn, fitted.expected, measurement, facts, spec.requested_tables, spec.estimation)
+        tables = tables_of(fitted.drawn, measurement, facts, spec.requested_tables, spec.estimation)
         attachments = {
             MEASUREMENT: measurement_json(measurement, facts),
-            DRAWS: draws_parquet(fitted.drawn, fitted.expected, facts),
+            DRAWS: draws_parquet(fitted.drawn, facts),
         }
         evidence = MeasurementEvidence(measurement, fitted)
         return Made(guarantee, paid, Synthetic(()), tables, evidence, (NOTE,), attachments)
@@ -177,8 +177,8 @@ class NoisySums(Mechanism):
         """From the draws and the public facts."""
         measurement, facts = read_measurement((public / MEASUREMENT).read_bytes())
         _check_measurement(measurement, facts, manifest)
-        drawn, expected = read_draws((public / DRAWS).read_bytes(), len(facts.codes))
-        tables = tables_of(drawn, expected, measurement, facts, manifest.tables, manifest.estimation)
+        drawn = read_draws((public / DRAWS).read_bytes(), len(facts.codes))
+        tables = tables_of(drawn, measurement, facts, manifest.tables, manifest.estimation)
         return Remade(tables, "posterior draws", len(drawn))
 
     def tries(
@@ -195,7 +195,7 @@ class NoisySums(Mechanism):
                 draws = _privacy(spec).draws
                 fitted = fit_measurement(measurement, facts, cast(Prior, name), spec.model.formula, draws, own)
                 tables = spec.requested_tables, spec.estimation
-                yield epsilon, 0, repeat, tables_of(fitted.drawn, fitted.expected, measurement, facts, *tables)
+                yield epsilon, 0, repeat, tables_of(fitted.drawn, measurement, facts, *tables)
 
 
 def _measure(survey: Survey, facts: PublicFacts, plan: Plan, spec: Spec, noise: Noise) -> Measurement:

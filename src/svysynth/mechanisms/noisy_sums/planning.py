@@ -1,9 +1,10 @@
 """Planning: what is measured and what each part of it may cost, from public facts alone.
 
-A share of ε goes to each of the two histograms. The rest is split between sums in the rows of some levels and the three
-sums of squares. Sums by cell give every margin by adding up, with the noise of all its cells; sums by margin as well
-cost a part of the budget and make margins more precise. As in the matrix mechanism, of several sets of levels and of
-all splits that one is taken which has the least expected error of the requested tables: the mean over their rows of
+A share of ε goes to each of the two histograms, smaller in larger files. The rest is split between sums in the rows of
+some levels and the three sums of squares. Sums by cell give every margin by adding up, with the noise of all its cells;
+sums by margin as well cost a part of the budget and make margins more precise. As in the matrix mechanism, of several
+sets of levels and of all splits that one is taken which has the least expected error of the requested tables: the mean
+over their rows of
 
     log(1 + noise variance of the mean outcome and of the log count / their sampling variance),
 
@@ -12,6 +13,7 @@ with answers taken to have a spread of one scale in every row, and scales of HAL
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,12 +24,14 @@ from scipy.optimize import minimize_scalar
 
 from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.measurement import Plan
-from svysynth.mechanisms.noisy_sums.scaling import reach_of
+from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan
+from svysynth.mechanisms.noisy_sums.scaling import BANDS, reach_of
 from svysynth.spec import TableSpec
 
-HISTOGRAM = Fraction(1, 20)
-"""The share of ε of each of the two histograms."""
+QUANTILE_ERROR = 0.03
+"""The histograms get as much of ε as makes the noise of a quantile this small, as a share of the records."""
+LEAST_SHARE, MOST_SHARE = 0.02, 0.2
+"""Of ε, for each of the two histograms."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
 STEPS = 1000
@@ -43,11 +47,17 @@ def plan_measurement(facts: PublicFacts, tables: Sequence[TableSpec], epsilon: f
     rows = _requested(facts, tables)
     found = [_best_split(facts, levels, rows, epsilon) for levels in _candidates(facts)]
     best = min(found, key=lambda plan: plan.loss)
-    whole = Fraction(epsilon)
-    rest = 1 - 2 * HISTOGRAM
+    whole, histogram = Fraction(epsilon), histogram_share(len(facts), epsilon)
+    rest = 1 - 2 * histogram
     squares = rest * Fraction(round(best.squares * STEPS), STEPS)
     share = (rest - squares) / len(best.levels)
-    return Plan(whole * HISTOGRAM, tuple((level, whole * share) for level in best.levels), whole * squares)
+    return Plan(whole * histogram, tuple((level, whole * share) for level in best.levels), whole * squares)
+
+
+def histogram_share(records: int, epsilon: float) -> Fraction:
+    """The share of ε of each histogram: the noise of a sum over half of the bands is √BANDS·sensitivity/(share·ε)."""
+    share = math.sqrt(BANDS) * HISTOGRAM_SENSITIVITY / (QUANTILE_ERROR * records * epsilon)
+    return Fraction(round(min(max(share, LEAST_SHARE), MOST_SHARE) * STEPS), STEPS)
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ def _requested(facts: PublicFacts, tables: Sequence[TableSpec]) -> list[tuple[st
 
 def _best_split(facts: PublicFacts, levels: Levels, requested: list[tuple[str, ...]], epsilon: float) -> _Split:
     size, records = facts.size, len(facts)
-    reach, rest = reach_of(records, epsilon), epsilon * float(1 - 2 * HISTOGRAM)
+    reach, rest = reach_of(records, epsilon), epsilon * float(1 - 2 * histogram_share(records, epsilon))
     cells: list[tuple[Floats, Floats]] = []
     for columns in requested:
         place = facts.rows(columns)

@@ -81,6 +81,7 @@ def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: F
     )
 
 
+@outlined
 class _Point(NamedTuple):
     """Unconstrained parameters by name."""
 
@@ -96,6 +97,7 @@ class _Point(NamedTuple):
     """log τ of t and v."""
 
 
+@outlined
 class _Latent(NamedTuple):
     """The true sums and the scatter at a point."""
 
@@ -159,34 +161,18 @@ class NoisyModel:
         return Whitening(center, factor)
 
     def complete(self, key: Array, z: Array, statistics: NoisyStatistics) -> Parameters:
-        """A draw in scales: means of the cells and spreads; and what the true sums alone would say of them."""
+        """A draw in scales: the means of the cells, their spreads and the correlation."""
         point, latent = self._at(z, statistics)
-        covariance = _covariance(point.spread)
         size = statistics.size[:, None]
-        center = latent.center / size
-        expected, mean = center, center
+        mean = latent.center / size
         if self.deviations:
-            prior = jnp.diag(jnp.exp(2 * point.deviation))
+            prior, covariance = jnp.diag(jnp.exp(2 * point.deviation)), _covariance(point.spread)
             gain = jax.vmap(lambda n: jnp.linalg.solve(prior + covariance / n, prior).T)(statistics.size)
-            expected = center + jnp.einsum("cij,cj->ci", gain, latent.sums / size - center)
-            left = prior - jnp.einsum("cij,jk->cik", gain, prior)
-            mean = expected + jnp.einsum("cij,cj->ci", _root(left), jax.random.normal(key, center.shape))
-        scatter, freedom = latent.scatter, statistics.size.sum() - len(statistics.size)
-        variances = scatter / freedom
-        return {
-            "outcome_mean": mean[:, 0],
-            "weight_mean": mean[:, 1],
-            "spread": jnp.stack([jnp.exp(point.spread[0]), jnp.exp(point.spread[1]), jnp.tanh(point.spread[2])]),
-            "expected_outcome_mean": expected[:, 0],
-            "expected_weight_mean": expected[:, 1],
-            "expected_spread": jnp.stack(
-                [
-                    jnp.sqrt(variances[0]),
-                    jnp.sqrt(variances[2]),
-                    variances[1] / jnp.sqrt(variances[0] * variances[2]),
-                ]
-            ),
-        }
+            left = _root(prior - jnp.einsum("cij,jk->cik", gain, prior))
+            mean += jnp.einsum("cij,cj->ci", gain, latent.sums / size - mean)
+            mean += jnp.einsum("cij,cj->ci", left, jax.random.normal(key, mean.shape))
+        spread = jnp.stack([jnp.exp(point.spread[0]), jnp.exp(point.spread[1]), jnp.tanh(point.spread[2])])
+        return {"outcome_mean": mean[:, 0], "weight_mean": mean[:, 1], "spread": spread}
 
     def _at(self, z: Array, statistics: NoisyStatistics) -> tuple[_Point, _Latent]:
         cells, coefficients = statistics.x.shape

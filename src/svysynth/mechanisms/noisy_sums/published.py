@@ -26,8 +26,6 @@ MEASUREMENT, DRAWS = "measurement.json", "draws.parquet"
 FORMAT = 1
 OF_CELLS = ("outcome_mean", "weight_mean")
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
-FROM_SUMS = "from_sums_"
-"""Begins the columns of what the true sums of a draw alone would say."""
 
 
 def measurement_json(measurement: Measurement, facts: PublicFacts) -> bytes:
@@ -109,33 +107,25 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
     return measurement, facts
 
 
-def draws_parquet(drawn: CellDraws, expected: CellDraws, facts: PublicFacts) -> bytes:
+def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:
     """A row for each draw and cell, as a Parquet file."""
     draws, cells = drawn.outcome_mean.shape
-    labels = {
-        column: np.tile(np.array(levels, object)[facts.codes[:, number]], draws)
-        for number, (column, levels) in enumerate(facts.labels.items())
-    }
     columns: dict[str, Any] = {"draw": np.repeat(np.arange(1, draws + 1), cells)}
-    columns |= {column: pl.Series(values, dtype=pl.String) for column, values in labels.items()}
-    for start, source in (("", drawn), (FROM_SUMS, expected)):
-        columns |= {f"{start}{name}": getattr(source, name).reshape(-1) for name in OF_CELLS}
-        columns |= {f"{start}{name}": np.repeat(getattr(source, name), cells) for name in OF_DRAWS}
+    for number, (column, levels) in enumerate(facts.labels.items()):
+        labels = np.array(levels, object)[facts.codes[:, number]]
+        columns[column] = pl.Series(np.tile(labels, draws), dtype=pl.String)
+    columns |= {name: getattr(drawn, name).reshape(-1) for name in OF_CELLS}
+    columns |= {name: np.repeat(getattr(drawn, name), cells) for name in OF_DRAWS}
     content = io.BytesIO()
     pl.DataFrame(columns).write_parquet(content)
     return content.getvalue()
 
 
-def read_draws(content: bytes, cells: int) -> tuple[CellDraws, CellDraws]:
-    """What `draws_parquet` wrote: the draws, and what their true sums alone would say."""
+def read_draws(content: bytes, cells: int) -> CellDraws:
+    """What `draws_parquet` wrote."""
     frame = pl.read_parquet(io.BytesIO(content))
 
     def column(name: str) -> Floats:
         return frame[name].to_numpy().reshape(-1, cells)
 
-    def source(start: str) -> CellDraws:
-        return CellDraws(
-            *(column(f"{start}{name}") for name in OF_CELLS), *(column(f"{start}{name}")[:, 0] for name in OF_DRAWS)
-        )
-
-    return source(""), source(FROM_SUMS)
+    return CellDraws(*(column(name) for name in OF_CELLS), *(column(name)[:, 0] for name in OF_DRAWS))
