@@ -915,7 +915,8 @@ def nursery(ready_path):
             code = 0
             try:
                 try:
-                    main(order["arguments"])
+                    sys.argv = ["svysynth", *order["arguments"]]
+                    main()  # as the command itself: a signal that a library swallows ends it all the same
                 except SystemExit as leaving:
                     code = leaving.code or 0
                 sys.stdout.flush()
