@@ -323,9 +323,8 @@ def test_the_shape_of_the_model_is_accepted_and_another_is_not(measured, fitted)
     assert not fit_measurement(other, facts, "fbs", None, 400, STREAMS).outcome_shape.fits
 
 
-@pytest.mark.parametrize(("prior", "formula"), [("fbp", None), ("fbs", "region + sex")])
-def test_other_models_and_formulas_give_tables_too(measured, fitted, prior, formula):
-    found = fit_measurement(*measured, prior, formula, 400, STREAMS)
+def test_another_model_and_a_formula_give_tables_too(measured, fitted):
+    found = fit_measurement(*measured, "fbp", "region + sex", 400, STREAMS)
     one, two = (
         tables_of(one.drawn, *measured, (TableSpec(by=("region",)),), EstimationSpec()) for one in (found, fitted)
     )
