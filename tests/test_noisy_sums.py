@@ -162,6 +162,39 @@ def test_no_neighbour_moves_a_sum_further_than_its_noise_covers():
     assert loss.max() > 0.9 * float(plan.epsilon)
 
 
+class Fixed(NoNoise):
+    """Histograms that say the same of every file, so that the scaling is the same; all that was measured is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __call__(self, values, use):
+        self.uses.append(use)
+        self.seen.append(values)
+        return np.ones_like(values) * 6 if "histogram" in use.name else values
+
+
+@pytest.mark.parametrize("answers", [(9e6, 900.0), (1e-9, 1e-9), (1e12, 1e-9), (2e3, 40.0)])
+def test_the_pair_that_broke_clipping_is_within_the_promise(answers):
+    """Two hundred outcomes in two clusters, and one respondent who goes from the one to the other, or further."""
+    income = np.where(np.arange(200) < 100, 2e3, 5e6)
+    losses = 0.0
+    worlds = []
+    for first in ((2e3, 250.0), answers):
+        frame = people(200, income=np.append(first[0], income[1:]), wt=np.append(first[1], np.full(199, 250.0)))
+        survey, noise = survey_of(frame), Fixed()
+        facts = facts_of(survey)
+        plan = plan_of(facts, 2.0)
+        measure(survey, plan, BOUNDS, "log", [facts.rows(columns) for columns, _ in plan.levels], noise)
+        worlds.append(noise)
+    for use, one, two in zip(worlds[0].uses, worlds[0].seen, worlds[1].seen, strict=True):
+        moved = int(np.abs(one - two).sum())
+        assert moved <= use.sensitivity
+        losses += moved / use.scale
+    assert 0 < losses <= 2.0
+
+
 def test_histograms_move_by_two_and_sums_of_one_cell_alone():
     frame = people(300)
     changed = frame.with_columns(

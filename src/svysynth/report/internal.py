@@ -202,7 +202,7 @@ def _summary(
 ) -> Rows:
     guarantee = release.guarantee
     kind = f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic" if guarantee.kind == "asymptotic" else guarantee.kind
-    found: Rows = [("Privacy loss promised", f"ε = {guarantee.epsilon_blanked:g}. {kind[0].upper()}{kind[1:]}")]
+    found: Rows = [("Privacy loss promised", f"ε = {guarantee.charged:g}. {kind[0].upper()}{kind[1:]}")]
     if budget is not None:
         spent, total = epsilon_text(budget.spent), epsilon_text(budget.total)
         found.append(("Share of the budget used", f"{percent(budget.spent / budget.total, 1)}: ε = {spent} of {total}"))

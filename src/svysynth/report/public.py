@@ -62,6 +62,7 @@ def public_page(release: Release) -> str:
         purpose=spec.about.purpose,
         figures=_key_figures(release),
         datasets=len(release.microdata),
+        attachments=[release.file_name(name) for name in release.attachments],
         public=spec.survey.public,
         outcome=spec.survey.outcome,
         files=_files(release),
@@ -135,7 +136,7 @@ def _key_figures(release: Release) -> list[tuple[str, str]]:
         ("Population", "" if total is None else f"{total:,.10g}"),
         ("Tables", figure(len(release.requested_tables))),
         ("Synthetic files", figure(len(release.microdata)) if release.microdata else ""),
-        ("Privacy loss", f"ε = {release.guarantee.epsilon_blanked:g}"),
+        ("Privacy loss", f"ε = {release.guarantee.charged:g}"),
     ]
     return [(name, value) for name, value in found if value]
 
@@ -150,6 +151,7 @@ def _files(release: Release) -> list[tuple[str, str, str]]:
         ("tables.xlsx", "All tables as a workbook, for reading", ""),
         ("tables.csv", "All tables in one long layout, with intervals and degrees of freedom, for programs", ""),
         *files,
+        *((name, "What the tables follow from, for programs", "") for name in release.attachments),
         ("manifest.json", "Promise, settings, versions and checksums, for machines", ""),
         ("SHA256SUMS", "Checksums of all files", ""),
     ]
