@@ -144,7 +144,7 @@ def main():
 def run(surveys, prior, epsilon, bounds, tables, first, draws):
     """The tables of a batch of samples, and what the diagnostics say of each fit."""
     facts = [facts_of(survey) for survey in surveys]
-    x, _ = facts[0].indicators()
+    x = facts[0].indicators()
     model = NoisyModel(prior, deviations=True)
     measured = []
     for number, (survey, known) in enumerate(zip(surveys, facts, strict=True)):

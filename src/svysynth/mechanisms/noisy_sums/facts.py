@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from svysynth.groups import Floats, Integers
 from svysynth.outline import outlined
@@ -56,38 +55,20 @@ class PublicFacts:
             return np.zeros(len(self.codes), np.int64)
         return np.unique(self.codes[:, chosen], axis=0, return_inverse=True)[1].reshape(-1)
 
-    def indicators(self) -> tuple[Floats, tuple[str, ...]]:
-        """Cell × coefficient: one for all, and one for each level of each column; with their names."""
-        parts, names = [np.ones((len(self.codes), 1))], ["1"]
-        for number, (column, labels) in enumerate(self.labels.items()):
+    def indicators(self) -> Floats:
+        """Cell × coefficient: one for all, and one for each level of each column."""
+        parts = [np.ones((len(self.codes), 1))]
+        for number, labels in enumerate(self.labels.values()):
             parts.append(np.eye(len(labels))[self.codes[:, number]])
-            names.extend(f"{column}[{label}]" for label in labels)
-        return np.concatenate(parts, axis=1), tuple(names)
+        return np.concatenate(parts, axis=1)
 
 
 def facts_of(survey: Survey) -> PublicFacts:
     """The public part of a survey."""
-    strata = survey.design.strata
-    stratum = np.asarray(survey.index.stratum) if strata else np.zeros(len(survey), np.int64)
-    return _facts({column: survey.levels(column) for column in survey.public}, survey, stratum)
-
-
-def _facts(labels: dict[str, tuple[str, ...]], survey: Survey, stratum: Integers) -> PublicFacts:
+    labels = {column: survey.levels(column) for column in survey.public}
     cells, cell = survey.present_cells(survey.public)
     codes = np.array(np.unravel_index(cells, [len(levels) for levels in labels.values()])).T
+    stratum = np.asarray(survey.index.stratum) if survey.design.strata else np.zeros(len(survey), np.int64)
     strata = int(stratum.max()) + 1
     keys, count = np.unique(np.asarray(cell, np.int64) * strata + stratum, return_counts=True)
     return PublicFacts(labels, codes, keys // strata, keys % strata, count)
-
-
-def facts_of_frame(frame: pl.DataFrame, labels: Mapping[str, tuple[str, ...]], strata: str | None) -> PublicFacts:
-    """The same from the public columns of a synthetic file."""
-    codes = np.stack(
-        [frame[column].cast(pl.Enum(levels)).to_physical().to_numpy() for column, levels in labels.items()], axis=1
-    ).astype(np.int64)
-    cells, cell = np.unique(codes, axis=0, return_inverse=True)
-    stratum = np.zeros(len(frame), np.int64)
-    if strata is not None:
-        stratum = np.unique(frame[strata].cast(pl.String).to_numpy().astype(str), return_inverse=True)[1]
-    keys, count = np.unique(cell.reshape(-1) * (stratum.max() + 1) + stratum, return_counts=True)
-    return PublicFacts(dict(labels), cells, keys // (stratum.max() + 1), keys % (stratum.max() + 1), count)

@@ -48,7 +48,7 @@ def describe(
 ) -> tuple[NoisyModel, NoisyStatistics]:
     """The posterior, and what it needs."""
     if formula is None:
-        x, _ = facts.indicators()
+        x = facts.indicators()
         spread, deviations = np.full(x.shape[1], MAIN_EFFECT), len(facts.labels) > 1
     else:
         positions = {column: facts.codes[:, number] for number, column in enumerate(facts.labels)}
