@@ -17,9 +17,10 @@ import polars as pl
 import svysynth
 from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.fitting import cell_draws, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import StreamNoise, measure
+from svysynth.mechanisms.noisy_sums.measurement import measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, statistics_of
+from svysynth.noise import StudyNoise
 from svysynth.sampler import fit_together
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 
@@ -150,7 +151,7 @@ def run(surveys, prior, epsilon, bounds, tables, first, draws):
     for number, (survey, known) in enumerate(zip(surveys, facts, strict=True)):
         plan = plan_measurement(known, tables, 2 * epsilon)
         levels = [known.rows(columns) for columns, _ in plan.levels]
-        noise = StreamNoise(svysynth.Streams.seeded(1000 + first + number))
+        noise = StudyNoise(svysynth.Streams.seeded(1000 + first + number))
         measured.append(measure(survey, plan, bounds, "log", levels, noise))
     statistics = [
         statistics_of(one, known.size, x, np.ones(x.shape[1])) for one, known in zip(measured, facts, strict=True)

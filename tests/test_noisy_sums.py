@@ -13,10 +13,11 @@ import svysynth
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Plan, StreamNoise, SystemNoise, Use, measure
+from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Plan, Use, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, reach_of, scale_from_counts
+from svysynth.noise import OpenDPNoise, StudyNoise
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 
 BOUNDS = BoundsSpec(outcome=(1e3, 1e7), weight=(1.0, 1000.0))
@@ -235,17 +236,17 @@ def test_noise_that_is_too_small_for_its_budget_is_refused(monkeypatch):
     use = Use("sums", 2 * LARGEST, Fraction(1))
     monkeypatch.setattr(measuring, "laplace_scale", lambda sensitivity, epsilon: sensitivity / epsilon / 2)
     with pytest.raises(ArithmeticError):
-        SystemNoise()(np.zeros(3, np.int64), use)
+        OpenDPNoise()(np.zeros(3, np.int64), use)
 
 
 def test_the_noise_is_the_operating_system_s_and_of_the_scale_that_is_stated():
     use = Use("sums", 2 * LARGEST, Fraction(1, 2))
-    drawn = SystemNoise()(np.zeros(20_000, np.int64), use)
-    again = SystemNoise()(np.zeros(20_000, np.int64), use)
+    drawn = OpenDPNoise()(np.zeros(20_000, np.int64), use)
+    again = OpenDPNoise()(np.zeros(20_000, np.int64), use)
     assert (drawn != again).any()
     # mean absolute value of a Laplace variable is its scale: within 5 standard errors of it
     assert abs(np.abs(drawn).mean() / use.scale - 1) < 5 / np.sqrt(20_000)
-    seeded = StreamNoise(STREAMS)(np.zeros(20_000, np.int64), use)
+    seeded = StudyNoise(STREAMS)(np.zeros(20_000, np.int64), use)
     assert abs(np.abs(seeded).mean() / use.scale - 1) < 5 / np.sqrt(20_000)
 
 
@@ -303,7 +304,7 @@ def measured():
     facts = facts_of(survey)
     plan = plan_of(facts)
     rows = [facts.rows(columns) for columns, _ in plan.levels]
-    return measure(survey, plan, BOUNDS, "log", rows, StreamNoise(STREAMS)), facts
+    return measure(survey, plan, BOUNDS, "log", rows, StudyNoise(STREAMS)), facts
 
 
 @pytest.fixture(scope="module")
@@ -352,7 +353,7 @@ def test_the_shape_of_the_model_is_accepted_and_another_is_not(measured, fitted)
     facts = facts_of(survey)
     plan = plan_of(facts, 8.0)
     rows = [facts.rows(columns) for columns, _ in plan.levels]
-    other = measure(survey, plan, BOUNDS, "log", rows, StreamNoise(STREAMS))
+    other = measure(survey, plan, BOUNDS, "log", rows, StudyNoise(STREAMS))
     assert not fit_measurement(other, facts, "fbs", None, 400, STREAMS).outcome_shape.fits
 
 

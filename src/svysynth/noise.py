@@ -95,11 +95,31 @@ class Use:
         return 2 * (self.scale / RESOLUTION) ** 2
 
 
+class Spending(Protocol):
+    """What noise has to know of a use of the budget."""
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+
+    @property
+    def sensitivity(self) -> int:
+        """How far one respondent can move the numbers, in the sum of absolute differences."""
+
+    @property
+    def epsilon(self) -> Fraction | None:
+        """What they may cost; None: no limit, no noise."""
+
+    @property
+    def scale(self) -> float:
+        """Of the noise, in whole numbers."""
+
+
 class Noise(Protocol):
     """Adds the noise of one use to whole numbers."""
 
-    def __call__(self, values: Integers, use: Use) -> Integers:
-        """The values with noise."""
+    def __call__(self, values: Integers, use: Any) -> Integers:
+        """The values with noise; `use` is a `Spending`."""
         ...
 
 
@@ -107,14 +127,14 @@ class Noise(Protocol):
 class OpenDPNoise:
     """What a release uses: OpenDP's sampler, which is exact and draws on the operating system's entropy."""
 
-    def __call__(self, values: Integers, use: Use) -> Integers:
+    def __call__(self, values: Integers, use: Spending) -> Integers:
         """The values with noise; OpenDP's own account of the cost must be within the use's."""
         if use.epsilon is None:
             return values
         measurement = laplace_measurement(use.scale)
         if Fraction(measurement.map(use.sensitivity)) > use.epsilon:
             raise ArithmeticError("the noise is too small for its budget")
-        return np.array(measurement(values.astype(np.int64)), np.int64)
+        return np.array(measurement(values.astype(np.int64).reshape(-1)), np.int64).reshape(values.shape)
 
 
 @outlined
@@ -124,13 +144,13 @@ class StudyNoise:
 
     streams: Streams
 
-    def __call__(self, values: Integers, use: Use) -> Integers:
+    def __call__(self, values: Integers, use: Spending) -> Integers:
         """The values with noise: the difference of two geometric variables."""
         if use.epsilon is None:
             return values
         generator = self.streams.generator(f"additive noise: {use.name}")
         stop = -math.expm1(-1 / use.scale)
-        first, second = generator.geometric(stop, size=(2, len(values)))
+        first, second = generator.geometric(stop, size=(2, *values.shape))
         return np.asarray(values + first - second)
 
 

@@ -18,18 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats, Integers
 from svysynth.mechanisms.noisy_sums.scaling import Bands, Scaling, reach_of, scale_from_counts
-from svysynth.noise import laplace_measurement, laplace_scale
+from svysynth.noise import Noise, laplace_scale
 from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Transform
 from svysynth.store import Column
-from svysynth.streams import Streams
 from svysynth.survey import Survey
 
 LARGEST = 2**16
@@ -53,41 +51,6 @@ class Use:
     def scale(self) -> float:
         """Of the noise, in whole numbers: sensitivity/ε, rounded up."""
         return laplace_scale(self.sensitivity, self.epsilon)
-
-
-class Noise(Protocol):
-    """Adds the noise of one use to whole numbers."""
-
-    def __call__(self, values: Integers, use: Use) -> Integers:
-        """The values with noise."""
-        ...
-
-
-@dataclass(frozen=True)
-class SystemNoise:
-    """What a release uses: OpenDP's exact sampler, which draws on the operating system's entropy."""
-
-    def __call__(self, values: Integers, use: Use) -> Integers:
-        """The values with noise; OpenDP's own account of the cost must be within the use's."""
-        measurement = laplace_measurement(use.scale)
-        if Fraction(measurement.map(use.sensitivity)) > use.epsilon:
-            raise ArithmeticError("the noise is too small for its budget")
-        return np.array(measurement(values.reshape(-1)), np.int64).reshape(values.shape)
-
-
-@outlined
-@dataclass(frozen=True)
-class StreamNoise:
-    """The same distribution from a named stream, for tests and studies; never for release."""
-
-    streams: Streams
-
-    def __call__(self, values: Integers, use: Use) -> Integers:
-        """The values with the difference of two geometric variables."""
-        generator = self.streams.generator(f"noisy sums: {use.name}")
-        stop = -np.expm1(-1 / use.scale)
-        first, second = generator.geometric(stop, size=(2, *values.shape))
-        return np.asarray(values + first - second)
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,7 @@ from svysynth.mechanisms.noisy_sums.fitting import Fitted, fit_measurement, tabl
 from svysynth.mechanisms.noisy_sums.measurement import (
     MOST_RECORDS,
     Measurement,
-    Noise,
     Plan,
-    StreamNoise,
-    SystemNoise,
     measure,
 )
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
@@ -53,6 +50,7 @@ from svysynth.mechanisms.noisy_sums.published import (
     read_draws,
     read_measurement,
 )
+from svysynth.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.outline import outlined
 from svysynth.report.page import facts_section
 from svysynth.spec import BoundsSpec, ModelSpec, PrivacySpec, Spec, SurveySpec
@@ -150,7 +148,7 @@ class NoisySums(Mechanism):
         guarantee = self.guarantee(spec.survey, privacy)
         paid = pay(guarantee)
         # a run with a seed is not charged, so that it must not give away real noise either
-        noise = SystemNoise() if streams.fresh else StreamNoise(streams)
+        noise = OpenDPNoise() if streams.fresh else StudyNoise(streams)
         progress("measuring sums with noise")
         measurement = _measure(survey, facts, plan, spec, noise)
         progress("drawing from the posterior that knows the noise")
@@ -191,7 +189,7 @@ class NoisySums(Mechanism):
             plan = plan_measurement(facts, spec.requested_tables, epsilon)
             for repeat in range(grid.repeats):
                 own = streams.split(f"{name} {epsilon:g} {repeat}")
-                measurement = _measure(survey, facts, plan, spec, StreamNoise(own))
+                measurement = _measure(survey, facts, plan, spec, StudyNoise(own))
                 draws = _privacy(spec).draws
                 fitted = fit_measurement(measurement, facts, cast(Prior, name), spec.model.formula, draws, own)
                 tables = spec.requested_tables, spec.estimation
