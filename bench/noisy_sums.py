@@ -146,13 +146,12 @@ def run(surveys, prior, epsilon, bounds, tables, first, draws):
     """The tables of a batch of samples, and what the diagnostics say of each fit."""
     facts = [facts_of(survey) for survey in surveys]
     x = facts[0].indicators()
-    model = NoisyModel(prior, deviations=True)
+    model = NoisyModel(prior, deviations=True, transform="log")
     measured = []
     for number, (survey, known) in enumerate(zip(surveys, facts, strict=True)):
         plan = plan_measurement(known, tables, 2 * epsilon)
-        levels = [known.rows(columns) for columns, _ in plan.levels]
         noise = StudyNoise(svysynth.Streams.seeded(1000 + first + number))
-        measured.append(measure(survey, plan, bounds, "log", levels, noise))
+        measured.append(measure(survey, known, plan, bounds, "log", noise))
     statistics = [
         statistics_of(one, known.size, x, np.ones(x.shape[1])) for one, known in zip(measured, facts, strict=True)
     ]

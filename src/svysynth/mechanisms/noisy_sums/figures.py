@@ -1,13 +1,14 @@
-"""Figures: the tables that posterior draws imply, in closed form, and their standard errors.
+"""Figures: the tables that posterior draws of the true sums imply, in closed form, and their standard errors.
 
-Under a draw a cell has the mean weight exp(E v), scaled so that the whole file has the declared population total, and
-the weighted mean outcome exp(E t + Var t/2 + Cov(t, v)), or E t + Cov(t, v) without a logarithm, kept within the public
-bounds. The variance of a figure is
+Under a draw a cell has the mean weight exp(v̄ + γ_v), scaled so that the whole file has the declared population total,
+and the weighted mean outcome exp(t̄ + Var t/2 + Cov(t, v) + γ_t), or t̄ + Cov(t, v) + γ_t without a logarithm, kept within
+the public bounds. Means, variances within cells and γ are the draw's. The variance of a figure is
 
-    variance over draws + mean over draws of the design variance with every record at its cell's weight and outcome.
+    variance over draws + median over draws of the design variance that such a sample has.
 
-The first is what sampling and noise leave unknown of the cells. The second is what they cannot know: that the sizes of
-cells within strata are those of one sample. There are so many draws that degrees of freedom play no part.
+The first is what noise leaves unknown. The second is that of a sample of lognormal answers and weights, neither
+smoothed, with the linearised values of files that are scaled to the population total. It knows that the sizes of cells
+within strata are those of one sample. There are so many draws that degrees of freedom play no part.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from svysynth.spec import EstimationSpec, Statistic, TableSpec, Transform
 from svysynth.tables import Layout, finish_table
 
 LARGEST_EXPONENT = 300.0
+LARGEST_VARIANCE = 10.0
 """Of what is exponentiated: nothing overflows where noise leaves a draw without bounds."""
 
 
@@ -38,6 +40,9 @@ class CellDraws:
 
     outcome_mean: Floats
     weight_mean: Floats
+    outcome_misfit: Floats
+    """How far the weighted mean is from what a lognormal, or normal, model says of it."""
+    weight_misfit: Floats
     outcome_variance: Floats
     weight_variance: Floats
     covariance: Floats
@@ -46,32 +51,53 @@ class CellDraws:
         return len(self.outcome_mean)
 
 
-def unscaled(means: tuple[Floats, Floats], spread: Floats, measurement: Measurement) -> CellDraws:
+def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
     """Draws in scales, as draws in the units of the transformed answers."""
     (first, second), (width, other) = measurement.scaling.centres, measurement.scaling.widths
+    spread = found["spread"]
     s_t, s_v = width * spread[:, 0], other * spread[:, 1]
-    return CellDraws(first + width * means[0], second + other * means[1], s_t**2, s_v**2, s_t * s_v * spread[:, 2])
+    return CellDraws(
+        first + width * found["outcome_mean"],
+        second + other * found["weight_mean"],
+        found["outcome_misfit"] * (1.0 if measurement.transform == "log" else width),
+        found["weight_misfit"],
+        s_t**2,
+        s_v**2,
+        s_t * s_v * spread[:, 2],
+    )
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class CellFigures:
-    """A record's mean weight and weighted mean outcome in each cell: draw × cell."""
+    """A record's mean weight w̄ and weighted mean outcome ȳ in each cell, and the spread about them: draw × cell."""
 
     weight: Floats
     outcome: Floats
+    squared_weight: Floats
+    """E w²."""
+    tilted_outcome: Floats
+    """E w²y / E w²."""
+    tilted_variance: Floats
+    """E w²y² / E w², less the square of the last."""
 
 
 def cell_figures(
     draws: CellDraws, size: Integers, population_total: float, transform: Transform, bounds: tuple[float, float]
 ) -> CellFigures:
     """What every cell looks like under every draw."""
-    weight = np.exp(draws.weight_mean - draws.weight_mean.max(axis=1, keepdims=True))
+    log_weight = draws.weight_mean + draws.weight_misfit
+    weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     weight *= population_total / (weight @ size)[:, None]
-    outcome = draws.outcome_mean + draws.covariance[:, None]
-    if transform == "log":
-        outcome = np.exp(np.minimum(outcome + draws.outcome_variance[:, None] / 2, LARGEST_EXPONENT))
-    return CellFigures(weight, np.clip(outcome, *bounds))
+    across, variance = draws.covariance[:, None], draws.outcome_variance[:, None]
+    outcome = draws.outcome_mean + across + draws.outcome_misfit
+    squared = weight**2 * np.exp(np.minimum(draws.weight_variance, LARGEST_VARIANCE))[:, None]
+    if transform == "identity":
+        outcome = np.clip(outcome, *bounds)
+        return CellFigures(weight, outcome, squared, np.clip(outcome + across, *bounds), variance + 0 * outcome)
+    outcome = np.clip(np.exp(np.minimum(outcome + variance / 2, LARGEST_EXPONENT)), *bounds)
+    tilted = np.clip(outcome * np.exp(np.clip(across, -LARGEST_VARIANCE, LARGEST_VARIANCE)), *bounds)
+    return CellFigures(weight, outcome, squared, tilted, tilted**2 * np.expm1(np.minimum(variance, LARGEST_VARIANCE)))
 
 
 def tables_of_draws(
@@ -102,7 +128,7 @@ def _figures(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domai
     sums = _Sums.of(cells, facts, domain)
     figures = estimate(statistic, sums.weight, sums.outcome, sums.population)
     design = _design_variance(statistic, sums, cells, facts, domain)
-    return figures.mean(axis=0), figures.var(axis=0, ddof=1) + design.mean(axis=0)
+    return figures.mean(axis=0), figures.var(axis=0, ddof=1) + np.median(design, axis=0)
 
 
 @outlined
@@ -125,9 +151,9 @@ class _Sums:
 def _design_variance(
     statistic: Statistic, sums: _Sums, cells: CellFigures, facts: PublicFacts, domain: Integers
 ) -> Floats:
-    """Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for the linearised values z of a statistic: draw × domain.
+    """E Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for the linearised values z of a statistic: draw × domain.
 
-    Files are scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that
+    Between cells it is that of records at the means of their cells; within cells it is Σ n_c Var z. Files are scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that
     of a mean is w·1_d(y − ȳ_d)/N_d. All are z = w(1_d(a + b·y) − c), with a, b and c the same in all of a domain.
     """
     domains = sums.weight.shape[1]
@@ -153,4 +179,25 @@ def _design_variance(
         square += c * (c * ww.sum(axis=1, keepdims=True) - 2 * form)
         total = a * (w @ inside) + b * ((w * outcome) @ inside) - c * w.sum(axis=1, keepdims=True)
         found = found + size / (size - 1) * np.maximum(square - total**2 / size, 0.0)
-    return found
+    return found + _within_cells(cells, facts, domain, a, b, c)
+
+
+def _within_cells(
+    cells: CellFigures, facts: PublicFacts, domain: Integers, a: Floats, b: Floats, c: Floats
+) -> Floats:
+    """Σ n_c Var z, with z = w(1_d(a + b·y) − c)."""
+    inside = np.eye(a.shape[1])[domain]
+    count, cell = facts.count, facts.cell
+    mean, outcome, second = (values[:, cell] for values in (cells.weight, cells.outcome, cells.squared_weight))
+    tilted, spread = cells.tilted_outcome[:, cell], cells.tilted_variance[:, cell]
+
+    def total(values: Floats) -> Floats:
+        return np.asarray((values * count) @ inside)
+
+    # E w², E w²y, E w²y², less the squares of E w and E wy
+    of_weight = second - mean**2
+    of_both = second * tilted - mean**2 * outcome
+    of_outcome = second * (tilted**2 + spread) - (mean * outcome) ** 2
+    own = (a - c) ** 2 * total(of_weight) + 2 * (a - c) * b * total(of_both) + b**2 * total(of_outcome)
+    outside = c**2 * ((of_weight * count).sum(axis=1, keepdims=True) - total(of_weight))
+    return np.maximum(own, 0.0) + outside

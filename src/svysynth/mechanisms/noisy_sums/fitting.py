@@ -54,7 +54,7 @@ def describe(
         positions = {column: facts.codes[:, number] for number, column in enumerate(facts.labels)}
         x, _ = design_matrix(positions, facts.labels, parse_formula(formula, tuple(facts.labels)))
         spread, deviations = np.full(x.shape[1], COEFFICIENT), False
-    return NoisyModel(prior, deviations), statistics_of(measurement, facts.size, x, spread)
+    return NoisyModel(prior, deviations, measurement.transform), statistics_of(measurement, facts.size, x, spread)
 
 
 def fit_measurement(
@@ -70,7 +70,7 @@ def fit_measurement(
 
 def cell_draws(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
     """The sampler's draws in the units of the transformed answers."""
-    return unscaled((found["outcome_mean"], found["weight_mean"]), found["spread"], measurement)
+    return unscaled(found, measurement)
 
 
 def tables_of(

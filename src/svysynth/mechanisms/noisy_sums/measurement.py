@@ -7,6 +7,11 @@ absolute differences) that one respondent's answers (y, w) replaced by others ca
     histograms of t and of v         1 leaves a band, 1 enters one                        2 each
     ΣT, ΣV in each row of a level    |T| + |V| ≤ LARGEST leaves, as much enters           2·LARGEST each level
     ΣT², ΣTV, ΣV²                    T² + |TV| + V² ≤ (|T| + |V|)² ≤ LARGEST²             2·LARGEST²
+    ΣY, ΣU in each row of a level    |Y| + |U| ≤ LARGEST leaves, as much enters           2·LARGEST
+
+Y and U are what the record adds to the weighted mean of the outcome and to the sum of weights, not as logarithms
+(`scaling.weighted_excess`), in whole numbers bounded in the same way. With them tables are right on average for answers
+that are not lognormal too.
 
 Blanked out, which is the record counting 0, each is half as large. Sums of whole numbers are exact whatever the floats,
 and so is the sensitivity. Discrete Laplace noise on each of them gives ε-differential privacy, the ε of all uses added
@@ -15,6 +20,7 @@ up, for every data set. Scales and centre follow from the noisy histograms, not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,7 +29,15 @@ import numpy as np
 
 from svysynth.engine import map_blocks
 from svysynth.groups import Floats, Integers
-from svysynth.mechanisms.noisy_sums.scaling import Bands, Scaling, reach_of, scale_from_counts
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.scaling import (
+    Bands,
+    Scaling,
+    largest_excess,
+    reach_of,
+    scale_from_counts,
+    weighted_excess,
+)
 from svysynth.noise import Noise, laplace_scale
 from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Transform
@@ -34,6 +48,10 @@ LARGEST = 2**16
 """|T| + |V| of a record at most. n·LARGEST² stays below 2⁶² for n up to 2³⁰."""
 HISTOGRAM_SENSITIVITY = 2
 MOST_RECORDS = 2**30
+NOT_NORMAL = 0.15
+"""The standard deviation of answers that are nearly normal is their scale, give or take this share."""
+ONE_SCALE_OUT = 0.24
+"""The normal density one scale from its centre: a quantile that is off by q is off by q/0.24 scales."""
 FARTHEST = 2.0**30
 """Before clamping, so that the products of whole numbers on the way stay exact."""
 
@@ -62,23 +80,30 @@ class Plan:
     levels: tuple[tuple[tuple[str, ...], Fraction], ...]
     """The columns that tell rows apart, and what the sums of each row may cost."""
     squares: Fraction
+    weighted: tuple[tuple[str, ...], Fraction]
+    """The columns that tell rows of weighted sums apart, and what these may cost."""
+
+    @property
+    def both(self) -> bool:
+        """Whether weights are summed up too; of the whole file their sum is declared."""
+        return len(self.weighted[0]) > 0
 
     @property
     def epsilon(self) -> Fraction:
         """All of it, for changed answers."""
-        return 2 * self.histogram + sum((part for _, part in self.levels), Fraction()) + self.squares
+        return 2 * self.histogram + sum((part for _, part in self.levels), Fraction()) + self.squares + self.weighted[1]
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Noisy sums of T and V in the rows of some public columns."""
+    """Noisy sums in the rows of some public columns: of T and V, or of Y and U."""
 
     columns: tuple[str, ...]
     place: Integers
     """The row of each cell."""
     sums: Integers
-    """Row × 2."""
+    """Row × 2, or row × 1 where Y alone is summed up."""
     scale: float
     """Of the noise."""
 
@@ -100,11 +125,23 @@ class Measurement:
     squares: Integers
     """ΣT², ΣTV, ΣV²."""
     squares_scale: float
+    weighted: Level
 
     @property
     def step(self) -> float:
         """One whole number in scales."""
         return self.scaling.reach / LARGEST
+
+    @property
+    def width_error(self) -> float:
+        """How well the noisy histograms know the log of a spread: their noise, and that answers are not quite normal."""
+        noise = math.sqrt(len(self.outcome_bands)) * Use("", HISTOGRAM_SENSITIVITY, self.plan.histogram).scale
+        return math.hypot(NOT_NORMAL, noise / self.records / ONE_SCALE_OUT)
+
+    @property
+    def weighted_step(self) -> float:
+        """One whole number of the weighted sums, in weights over the mean weight."""
+        return largest_excess(self.scaling, self.transform, self.plan.both) / LARGEST
 
 
 def bands_of(bounds: BoundsSpec, transform: Transform, records: int, population_total: float) -> tuple[Bands, Bands]:
@@ -115,12 +152,9 @@ def bands_of(bounds: BoundsSpec, transform: Transform, records: int, population_
 
 
 def measure(
-    survey: Survey, plan: Plan, bounds: BoundsSpec, transform: Transform, levels: Sequence[Integers], noise: Noise
+    survey: Survey, facts: PublicFacts, plan: Plan, bounds: BoundsSpec, transform: Transform, noise: Noise
 ) -> Measurement:
-    """Go through the records twice, for the histograms and for the sums. Confidential until the noise is added.
-
-    `levels` has, for each level of the plan, the row of each cell that has records.
-    """
+    """Go through the records twice, for the histograms and for the sums. Confidential until the noise is added."""
     if survey.population_total is None:
         raise ValueError("the population total is not declared")
     if len(survey) > MOST_RECORDS:
@@ -135,9 +169,8 @@ def measure(
     ]
     scales = [scale_from_counts(count, band, len(survey)) for count, band in zip(noisy, bands, strict=True)]
     scaling = Scaling(scales[0], scales[1], reach_of(len(survey), float(plan.epsilon)))
-    blocks = map_blocks(survey.engine, _Sums(answers, scaling, cell, len(cells)), len(survey))
-    sums = np.sum([found[0] for found in blocks], axis=0)
-    squares = np.sum([found[1] for found in blocks], axis=0)
+    blocks = map_blocks(survey.engine, _Sums(answers, scaling, cell, len(cells), plan.both), len(survey))
+    sums, squares, weighted = (np.sum(found, axis=0) for found in zip(*blocks, strict=True))
     squares_use = Use("squares", 2 * LARGEST**2, plan.squares)
     return Measurement(
         len(survey),
@@ -149,18 +182,20 @@ def measure(
         noisy[1],
         scaling,
         tuple(
-            _measure_level(sums, columns, part, place, noise)
-            for (columns, part), place in zip(plan.levels, levels, strict=True)
+            _measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels
         ),
         noise(squares, squares_use),
         squares_use.scale,
+        _measure_level("weighted sums", weighted, *plan.weighted, facts.rows(plan.weighted[0]), noise),
     )
 
 
-def _measure_level(sums: Integers, columns: tuple[str, ...], epsilon: Fraction, place: Integers, noise: Noise) -> Level:
-    rows = np.zeros((int(place.max()) + 1, 2), np.int64)
+def _measure_level(
+    name: str, sums: Integers, columns: tuple[str, ...], epsilon: Fraction, place: Integers, noise: Noise
+) -> Level:
+    rows = np.zeros((int(place.max()) + 1, sums.shape[1]), np.int64)
     np.add.at(rows, place, sums)
-    use = Use(f"sums by {' and '.join(columns) or 'nothing'}", 2 * LARGEST, epsilon)
+    use = Use(f"{name} by {' and '.join(columns) or 'nothing'}", 2 * LARGEST, epsilon)
     return Level(columns, place, noise(rows, use), use.scale)
 
 
@@ -197,28 +232,42 @@ class _Counts:
 @outlined
 @dataclass(frozen=True)
 class _Sums:
-    """ΣT and ΣV in each cell, and the three sums of squares, of a block."""
+    """Of a block: ΣT and ΣV in each cell, the three sums of squares, and ΣY and ΣU in each cell."""
 
     answers: _Answers
     scaling: Scaling
     cell: Column
     cells: int
+    both: bool
 
-    def __call__(self, piece: slice) -> tuple[Integers, Integers]:
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Integers]:
         t, v = self.answers(piece)
-        whole = whole_numbers(t, v, self.scaling)
-        sums = np.zeros((self.cells, 2), np.int64)
+        first, second = whole = whole_numbers(t, v, self.scaling)
+        weighted = weighted_numbers(t, v, self.scaling, self.answers.transform, self.both)
+        squares = np.array([first @ first, first @ second, second @ second])
+        return self._by_cell(whole, piece), squares, self._by_cell(weighted, piece)
+
+    def _by_cell(self, whole: Integers, piece: slice) -> Integers:
+        sums = np.zeros((self.cells, len(whole)), np.int64)
         np.add.at(sums, self.cell[piece], whole.T)
-        first, second = whole
-        return sums, np.array([first @ first, first @ second, second @ second])
+        return sums
 
 
 def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Integers:
-    """T and V of each record, with |T| + |V| ≤ LARGEST whatever the floats: the bound comes after the rounding."""
-    steps = LARGEST / scaling.reach
-    scaled = [
-        np.rint(np.clip((values - scale.centre) / scale.width * steps, -FARTHEST, FARTHEST)).astype(np.int64)
-        for values, scale in ((t, scaling.outcome), (v, scaling.weight))
-    ]
-    size = np.maximum(np.abs(scaled[0]) + np.abs(scaled[1]), LARGEST)
-    return np.stack([np.sign(values) * (np.abs(values) * LARGEST // size) for values in scaled])
+    """T and V of each record."""
+    scaled = [(values - scale.centre) / scale.width for values, scale in ((t, scaling.outcome), (v, scaling.weight))]
+    return _bounded(scaled, scaling.reach)
+
+
+def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transform, both: bool) -> Integers:
+    """Y and U of each record, or Y alone."""
+    found = weighted_excess(t, v, scaling, transform)
+    return _bounded(found if both else found[:1], largest_excess(scaling, transform, both))
+
+
+def _bounded(values: Sequence[Floats], reach: float) -> Integers:
+    """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound comes last."""
+    clipped = (np.clip(one * (LARGEST / reach), -FARTHEST, FARTHEST) for one in values)
+    rounded = np.stack([np.rint(one).astype(np.int64) for one in clipped])
+    size = np.maximum(np.abs(rounded).sum(axis=0), LARGEST)
+    return np.asarray(np.sign(rounded) * (np.abs(rounded) * LARGEST // size))

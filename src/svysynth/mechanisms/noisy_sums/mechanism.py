@@ -34,12 +34,7 @@ from svysynth.mechanisms.base import (
 )
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
 from svysynth.mechanisms.noisy_sums.fitting import Fitted, fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import (
-    MOST_RECORDS,
-    Measurement,
-    Plan,
-    measure,
-)
+from svysynth.mechanisms.noisy_sums.measurement import MOST_RECORDS, Measurement, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.posterior import Prior
 from svysynth.mechanisms.noisy_sums.published import (
@@ -50,7 +45,7 @@ from svysynth.mechanisms.noisy_sums.published import (
     read_draws,
     read_measurement,
 )
-from svysynth.noise import Noise, OpenDPNoise, StudyNoise
+from svysynth.noise import OpenDPNoise, StudyNoise
 from svysynth.outline import outlined
 from svysynth.report.page import facts_section
 from svysynth.spec import BoundsSpec, ModelSpec, PrivacySpec, Spec, SurveySpec
@@ -150,7 +145,7 @@ class NoisySums(Mechanism):
         # a run with a seed is not charged, so that it must not give away real noise either
         noise = OpenDPNoise() if streams.fresh else StudyNoise(streams)
         progress("measuring sums with noise")
-        measurement = _measure(survey, facts, plan, spec, noise)
+        measurement = measure(survey, facts, plan, _bounds(spec), spec.survey.transform, noise)
         progress("drawing from the posterior that knows the noise")
         prior = cast(Prior, privacy.mechanism)
         fitted = fit_measurement(measurement, facts, prior, spec.model.formula, privacy.draws, streams)
@@ -189,16 +184,12 @@ class NoisySums(Mechanism):
             plan = plan_measurement(facts, spec.requested_tables, epsilon)
             for repeat in range(grid.repeats):
                 own = streams.split(f"{name} {epsilon:g} {repeat}")
-                measurement = _measure(survey, facts, plan, spec, StudyNoise(own))
+                bounds, transform = _bounds(spec), spec.survey.transform
+                measurement = measure(survey, facts, plan, bounds, transform, StudyNoise(own))
                 draws = _privacy(spec).draws
                 fitted = fit_measurement(measurement, facts, cast(Prior, name), spec.model.formula, draws, own)
                 tables = spec.requested_tables, spec.estimation
                 yield epsilon, 0, repeat, tables_of(fitted.drawn, measurement, facts, *tables)
-
-
-def _measure(survey: Survey, facts: PublicFacts, plan: Plan, spec: Spec, noise: Noise) -> Measurement:
-    rows = [facts.rows(columns) for columns, _ in plan.levels]
-    return measure(survey, plan, _bounds(spec), spec.survey.transform, rows, noise)
 
 
 def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: Manifest) -> None:
@@ -258,6 +249,7 @@ class MeasurementEvidence:
         measurement, fitted, plan = self.measurement, self.fitted, self.measurement.plan
         parts = [("two histograms", 2 * plan.histogram), ("sums of squares", plan.squares)]
         parts += [(f"sums by {' and '.join(columns) or 'nothing'}", part) for columns, part in plan.levels]
+        parts += [(f"weighted sums by {' and '.join(plan.weighted[0]) or 'nothing'}", plan.weighted[1])]
         rows: Rows = [(f"ε of {name}", f"{float(part):.4g}") for name, part in parts]
         for name, scale, shape in (
             ("outcome", measurement.scaling.outcome, fitted.outcome_shape),

@@ -1,14 +1,16 @@
 """Planning: what is measured and what each part of it may cost, from public facts alone.
 
-A share of ε goes to each of the two histograms, smaller in larger files. The rest is split between sums in the rows of
-some levels and the three sums of squares. Sums by cell give every margin by adding up, with the noise of all its cells;
-sums by margin as well cost a part of the budget and make margins more precise. As in the matrix mechanism, of several
-sets of levels and of all splits that one is taken which has the least expected error of the requested tables: the mean
-over their rows of
+A share of ε goes to each of the two histograms, smaller in larger files. The rest is split between sums of logarithms
+in the rows of some levels, the three sums of squares, and weighted sums in the rows of one level. Sums by cell give
+every margin by adding up, with the noise of all its cells; sums by margin as well cost a part of the budget and make
+margins more precise. Weighted sums correct a model that does not hold: in finer rows where the file is large, for the
+whole file where it is small. As in the matrix mechanism, of several choices that one is taken which has the least
+expected error of the requested tables: the mean over their rows of
 
-    log(1 + noise variance of the mean outcome and of the log count / their sampling variance),
+    log(1 + variance of the mean outcome and of the log count that is not sampling / their sampling variance),
 
-with answers taken to have a spread of one scale in every row, and scales of HALF a logarithm.
+with answers taken to have a spread of one scale in every row, scales of HALF a logarithm, and a model that is off by
+MISFIT in every row.
 """
 
 from __future__ import annotations
@@ -20,12 +22,11 @@ from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan
-from svysynth.mechanisms.noisy_sums.scaling import BANDS, reach_of
+from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
 from svysynth.spec import TableSpec
 
 QUANTILE_ERROR = 0.03
@@ -34,8 +35,15 @@ LEAST_SHARE, MOST_SHARE = 0.02, 0.2
 """Of ε, for each of the two histograms."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
+MISFIT = 0.03
+"""A usual error of a model's count or mean: with real wages and no noise it is about that (docs/method.md)."""
 STEPS = 1000
 """Shares are whole numbers of this fraction, so that they add up exactly."""
+SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280]) / STEPS
+"""What is tried for the squares and for the weighted sums."""
+SPREAD_ERROR = 0.2
+"""The squares get as much as makes the noise of a mean square this small, in scales, or MOST_SQUARES of the rest."""
+MOST_SQUARES = 0.14
 MOST_MARGINS = 8
 """With more public columns than this their margins are not tried."""
 
@@ -44,27 +52,56 @@ Levels = tuple[tuple[str, ...], ...]
 
 def plan_measurement(facts: PublicFacts, tables: Sequence[TableSpec], epsilon: float) -> Plan:
     """The best of some plans; its parts add up to ε exactly."""
-    rows = _requested(facts, tables)
-    found = [_best_split(facts, levels, rows, epsilon) for levels in _candidates(facts)]
-    best = min(found, key=lambda plan: plan.loss)
+    requested = [_Rows.of(facts, columns) for columns in _requested(facts, tables)]
+    choices = [(levels, weighted) for levels in _candidates(facts) for weighted in _coarse_and_fine(facts)]
+    best = min((_best_split(facts, *choice, requested, epsilon) for choice in choices), key=lambda split: split.loss)
     whole, histogram = Fraction(epsilon), histogram_share(len(facts), epsilon)
     rest = 1 - 2 * histogram
-    squares = rest * Fraction(round(best.squares * STEPS), STEPS)
-    share = (rest - squares) / len(best.levels)
-    return Plan(whole * histogram, tuple((level, whole * share) for level in best.levels), whole * squares)
+    squares, weighted = (rest * Fraction(round(share * STEPS), STEPS) for share in (best.squares, best.weighted_share))
+    share = (rest - squares - weighted) / len(best.levels)
+    levels = tuple((level, whole * share) for level in best.levels)
+    return Plan(whole * histogram, levels, whole * squares, (best.weighted, whole * weighted))
 
 
 def histogram_share(records: int, epsilon: float) -> Fraction:
-    """The share of ε of each histogram: the noise of a sum over half of the bands is √BANDS·sensitivity/(share·ε)."""
-    share = math.sqrt(BANDS) * HISTOGRAM_SENSITIVITY / (QUANTILE_ERROR * records * epsilon)
+    """The share of ε of each histogram."""
+    share = quantile_error(1.0, records, epsilon) / QUANTILE_ERROR
     return Fraction(round(min(max(share, LEAST_SHARE), MOST_SHARE) * STEPS), STEPS)
+
+
+def quantile_error(share: float, records: int, epsilon: float) -> float:
+    """The noise of a sum over half of the bands, as a share of the records."""
+    return math.sqrt(BANDS) * HISTOGRAM_SENSITIVITY / (share * epsilon * records)
 
 
 @dataclass(frozen=True)
 class _Split:
     levels: Levels
+    weighted: tuple[str, ...]
     squares: float
+    weighted_share: float
     loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of some columns."""
+
+    columns: tuple[str, ...]
+    size: Floats
+    parts: dict[tuple[str, ...], Floats]
+    """For each finer choice of columns, how many of its rows make up each row."""
+
+    @classmethod
+    def of(cls, facts: PublicFacts, columns: tuple[str, ...]) -> _Rows:
+        place = facts.rows(columns)
+        size = np.bincount(place, facts.size).astype(float)
+        parts = {}
+        for finer in {level for levels in _candidates(facts) for level in levels} | set(_coarse_and_fine(facts)):
+            if set(columns) <= set(finer):
+                pairs = np.unique(np.stack([place, facts.rows(finer)]), axis=1)[0]
+                parts[finer] = np.bincount(pairs, minlength=len(size)).astype(float)
+        return cls(columns, size, parts)
 
 
 def _candidates(facts: PublicFacts) -> Iterator[Levels]:
@@ -81,34 +118,52 @@ def _candidates(facts: PublicFacts) -> Iterator[Levels]:
         yield (columns, *combinations(columns, 2))
 
 
+def _coarse_and_fine(facts: PublicFacts) -> tuple[tuple[str, ...], ...]:
+    """The rows that weighted sums may have: the whole, those of one column, the cells."""
+    columns = tuple(facts.labels)
+    return tuple(dict.fromkeys([(), *((column,) for column in columns[:MOST_MARGINS]), columns]))
+
+
 def _requested(facts: PublicFacts, tables: Sequence[TableSpec]) -> list[tuple[str, ...]]:
     """The combinations of columns whose rows are asked for, margins included."""
     found = [kept for table in tables for size in range(len(table.by) + 1) for kept in combinations(table.by, size)]
     return list(dict.fromkeys(tuple(column for column in facts.labels if column in kept) for kept in found))
 
 
-def _best_split(facts: PublicFacts, levels: Levels, requested: list[tuple[str, ...]], epsilon: float) -> _Split:
-    size, records = facts.size, len(facts)
-    reach, rest = reach_of(records, epsilon), epsilon * float(1 - 2 * histogram_share(records, epsilon))
-    cells: list[tuple[Floats, Floats]] = []
-    for columns in requested:
-        place = facts.rows(columns)
-        precision = np.zeros(int(place.max()) + 1)
-        for level in levels:
-            if set(columns) <= set(level):
-                measured = facts.rows(level)
-                parts = np.array([len(np.unique(measured[place == row])) for row in range(len(precision))])
-                precision += 1 / parts
-        cells.append((np.bincount(place, size).astype(float), precision))
+def _best_split(
+    facts: PublicFacts, levels: Levels, weighted: tuple[str, ...], requested: list[_Rows], epsilon: float
+) -> _Split:
+    """The shares of squares and weighted sums that have the least loss; all variances are in scales."""
+    records, reach = len(facts), reach_of(len(facts), epsilon)
+    rest = epsilon * float(1 - 2 * histogram_share(records, epsilon))
+    squares, share = np.meshgrid(SHARES, SHARES, indexing="ij")
+    of_sums = _laplace(reach * len(levels), (1 - squares - share) * rest)
+    of_squares = _laplace(reach**2, squares * rest) / records**2
+    of_level = of_squares * HALF**2 * 1.25
+    usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach)
+    of_weighted = _laplace(largest_excess(usual, "log", bool(weighted)), share * rest) / HALF**2
+    misfit = (MISFIT / HALF) ** 2
+    loss = np.zeros_like(squares)
+    for rows in requested:
+        size = rows.size[:, None, None]
+        precision = np.sum([1 / parts for level, parts in rows.parts.items() if level in levels], axis=0)
+        of_row = of_sums / precision[:, None, None] / size**2
+        inside = weighted in rows.parts  # so that the row's own misfit is measured
+        parts, counted = (rows.parts[weighted][:, None, None], size) if inside else (1.0, records)
+        measured = of_weighted * parts / counted**2
+        left = _both(of_level + misfit, measured) + (not inside) * misfit
+        of_count = _both(misfit, measured) if inside and weighted else misfit * (len(rows.columns) > 0)
+        loss += (np.log1p((of_row + left) * size) + np.log1p((of_row + of_count) * size)).mean(axis=0)
+    known = (of_squares <= SPREAD_ERROR**2) | (squares >= MOST_SQUARES)
+    best = np.unravel_index(np.argmin(np.where(known, loss, np.inf)), loss.shape)
+    return _Split(levels, weighted, float(squares[best]), float(share[best]), float(loss[best]))
 
-    def loss(share: float) -> float:
-        noise = 2 * (2 * reach * len(levels) / ((1 - share) * rest)) ** 2
-        squares = 2 * (2 * reach**2 / (share * rest) / records) ** 2 * HALF**2 * 1.25
-        found = 0.0
-        for count, precision in cells:
-            sampling, of_sums = 1 / count, noise / precision / count**2
-            found += float(np.log1p((of_sums + squares) / sampling).mean() + np.log1p(of_sums / sampling).mean())
-        return found / len(cells)
 
-    found = minimize_scalar(loss, bounds=(0.02, 0.6), method="bounded")
-    return _Split(levels, float(found.x), float(found.fun))
+def _laplace(sensitivity: float, epsilon: Floats) -> Floats:
+    """The variance of noise, for a record that reaches so far."""
+    return np.asarray(2 * (2 * sensitivity / epsilon) ** 2)
+
+
+def _both(one: Floats | float, other: Floats) -> Floats:
+    """What two independent variances leave."""
+    return np.asarray(one * other / (one + other))

@@ -1,4 +1,4 @@
-"""The posterior that knows the noise: draws of a model's parameters given a measurement and public facts alone.
+"""The posterior that knows the noise: draws of the true sums given a measurement and public facts alone.
 
 In scales, a record of cell c has (t, v) ~ N(μ_c, Σ). So the true sums of a cell of n_c records, and the scatter within
 cells, are
@@ -6,12 +6,17 @@ cells, are
     S_c ~ N(n_c μ_c, n_c Σ),    W ~ Wishart(n − K, Σ),    μ_c = x_c β + δ_c,    δ_c ~ N(0, diag(τ²)),
 
 and what was measured is ΣS_c in the rows of each level and W + ΣS_c S_c'/n_c, each with Laplace noise. S, W, Σ, β and τ
-are sampled, δ is integrated out and drawn at the end. Coefficients have normal priors about the public centre, with the
-public scale for their spread: columns' main effects are left alone, and cells are drawn towards them as far as the
-measurement says (τ ~ half-t(3, 0, DEVIATION)). Spreads and correlation have the model's own priors: for FBS
-half-t(3, 0, 10) and LKJ(6), for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FBP says of the
-sample that (t, p), p = −v, is normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same
-Σ (docs/method.md).
+are sampled, δ is integrated out. Coefficients have normal priors about the public centre, with the public scale for
+their spread: columns' main effects are left alone, and cells are drawn towards them as far as the measurement says
+(log τ is normal). Spreads and correlation have the model's own priors: for FBS half-t(3, 0, 10) and LKJ(6),
+for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FBP says of the sample that (t, p), p = −v, is
+normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same Σ (docs/method.md).
+
+A file whose answers are not lognormal has other weighted means and sums of weights than S and W say. How far off they
+are, γ ~ N(0, MISFIT² + what samples give by chance) in each row of the weighted sums, is sampled too, and so is κ, the
+sum of the sample's weights over the population total. Where scales come from histograms these say something of the
+spreads, for which squares may be too noisy: the log of a spread within and between cells is that of its scale, give or
+take an error.
 
 The sampler moves S by a map that depends on Σ, β and τ: S = its mean and spread given them if the noise were normal. So
 it works where noise is far below the sampling error and where it is far above. W is moved by Bartlett's factors.
@@ -27,18 +32,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from svysynth.groups import Floats, Integers
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
 from svysynth.models.base import Array, Parameters
 from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
+from svysynth.spec import Transform
 
-DEVIATION = 0.5
-"""The scale of τ's prior, in scales of the outcome and the weight."""
+DEVIATION, DECADE = 0.1, 1.2
+"""log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, give or take a factor ten."""
+MISFIT = 0.05
+"""The spread of γ's prior: how far a lognormal model's mean or count is from the file's, as a share."""
+SUM_OF_WEIGHTS = 0.02
+"""The spread of log κ's prior, beside what samples give by chance."""
 LEAST_CURVATURE = 0.3
 NEWTON_STEPS = 25
 SHORTER = (1.0, 0.5, 0.25, 0.1, 0.02)
 """Parts of a Newton step that are tried."""
 LKJ = 6.0
+LARGEST_LOG = 50.0
+"""Of what is exponentiated: nothing overflows where the sampler looks too far."""
 
 Prior = Literal["fbs", "fbp"]
 
@@ -55,30 +67,45 @@ class NoisyStatistics(NamedTuple):
     """Of each coefficient's prior."""
     widths: Array
     """Of t and v: the scales in units of the transformed answers."""
-    place: tuple[Array, ...]
-    """For each level, the row of each cell."""
+    members: tuple[Array, ...]
+    """For each level, row × cell: one where the cell is in the row."""
     sums: tuple[Array, ...]
     """For each level, row × 2."""
     noise: tuple[Array, ...]
     """For each level, the scale of its noise."""
     squares: Array
     squares_noise: Array
+    weighted_members: Array
+    """Row × cell, of the weighted sums."""
+    weighted: Array
+    """Row × 1 or 2: of outcomes, and of weights."""
+    weighted_noise: Array
+    width_error: Array
+    """Of the log of a scale."""
 
 
 def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: Floats) -> NoisyStatistics:
     """What the posterior needs, with a cell in each row of x."""
-    step = measurement.step
+    step, weighted = measurement.step, measurement.weighted
     return NoisyStatistics(
         jnp.asarray(size, float),
         jnp.asarray(x),
         jnp.asarray(spread),
         jnp.asarray(measurement.scaling.widths),
-        tuple(jnp.asarray(level.place) for level in measurement.levels),
+        tuple(_members(level) for level in measurement.levels),
         tuple(jnp.asarray(level.sums * step) for level in measurement.levels),
         tuple(jnp.asarray(level.scale * step) for level in measurement.levels),
         jnp.asarray(measurement.squares * step**2),
         jnp.asarray(measurement.squares_scale * step**2),
+        _members(weighted),
+        jnp.asarray(weighted.sums * measurement.weighted_step),
+        jnp.asarray(weighted.scale * measurement.weighted_step),
+        jnp.asarray(measurement.width_error),
     )
+
+
+def _members(level: Level) -> Array:
+    return jnp.asarray(np.eye(len(level.sums))[:, level.place])
 
 
 @outlined
@@ -95,6 +122,10 @@ class _Point(NamedTuple):
     """Coefficient × 2."""
     deviation: Array
     """log τ of t and v."""
+    misfit: Array
+    """Row × 1 or 2: γ in units of its prior's spread."""
+    sum_of_weights: Array
+    """log κ, in units of its prior's spread."""
 
 
 @outlined
@@ -117,6 +148,7 @@ class NoisyModel:
     prior: Prior
     deviations: bool
     """Whether cells may differ from what x says of them."""
+    transform: Transform
     turn = 0.1
     steps = 20
     near_normal = True
@@ -129,16 +161,16 @@ class NoisyModel:
     def log_density(self, z: Array, statistics: NoisyStatistics) -> Array:
         """Log posterior, up to a constant."""
         point, latent = self._at(z, statistics)
-        noise = sum(-jnp.abs(off).sum() for off in _residuals(latent, statistics))
-        return jnp.asarray(noise + latent.log_density + self._log_prior(point, statistics))
+        noise = sum(-jnp.abs(off).sum() for off in self._residuals(point, latent, statistics))
+        return jnp.asarray(noise + self._without_noise(point, latent, statistics))
 
     def whitening(self, statistics: NoisyStatistics) -> Whitening:
         """The mode and its curvature as if the noise were normal, by Newton's steps."""
 
         def density(z: Array) -> Array:
             point, latent = self._at(z, statistics)
-            noise = sum(-0.25 * (off**2).sum() for off in _residuals(latent, statistics))
-            return noise + latent.log_density + self._log_prior(point, statistics)
+            noise = sum(-0.25 * (off**2).sum() for off in self._residuals(point, latent, statistics))
+            return noise + self._without_noise(point, latent, statistics)
 
         slope = jax.grad(density)
 
@@ -161,33 +193,42 @@ class NoisyModel:
         return Whitening(center, factor)
 
     def complete(self, key: Array, z: Array, statistics: NoisyStatistics) -> Parameters:
-        """A draw in scales: the means of the cells, their spreads and the correlation."""
+        """What the true sums of a draw say, in scales: means of the cells, spreads within cells, and the misfit."""
         point, latent = self._at(z, statistics)
-        size = statistics.size[:, None]
-        mean = latent.center / size
+        means, mean_square = self._means(latent, statistics), _mean_square(latent, statistics)
+        spread = jnp.sqrt(mean_square[jnp.array([0, 2])])
+        correlation = mean_square[1] / (spread[0] * spread[1])
+        outcome, weight = _misfit(point, statistics)
+        return {
+            "outcome_mean": means[:, 0],
+            "weight_mean": means[:, 1],
+            "spread": jnp.stack([spread[0], spread[1], correlation]),
+            "outcome_misfit": outcome,
+            "weight_misfit": weight,
+        }
+
+    def _means(self, latent: _Latent, statistics: NoisyStatistics) -> Array:
+        """The means of the cells: those of the true sums, or what a formula makes of these."""
+        size, x = statistics.size[:, None], statistics.x
         if self.deviations:
-            prior, covariance = jnp.diag(jnp.exp(2 * point.deviation)), _covariance(point.spread)
-            gain = jax.vmap(lambda n: jnp.linalg.solve(prior + covariance / n, prior).T)(statistics.size)
-            left = _root(prior - jnp.einsum("cij,jk->cik", gain, prior))
-            mean += jnp.einsum("cij,cj->ci", gain, latent.sums / size - mean)
-            mean += jnp.einsum("cij,cj->ci", left, jax.random.normal(key, mean.shape))
-        spread = jnp.stack([jnp.exp(point.spread[0]), jnp.exp(point.spread[1]), jnp.tanh(point.spread[2])])
-        return {"outcome_mean": mean[:, 0], "weight_mean": mean[:, 1], "spread": spread}
+            return latent.sums / size
+        gram = (x * size).T @ x + jnp.diag(statistics.spread**-2.0)
+        return x @ jnp.linalg.solve(gram, x.T @ latent.sums)
 
     def _at(self, z: Array, statistics: NoisyStatistics) -> tuple[_Point, _Latent]:
         cells, coefficients = statistics.x.shape
-        sizes = np.cumsum([2 * cells, 3, 3, 2 * coefficients])
-        sums, bartlett, spread, beta, deviation = jnp.split(z, sizes)
-        point = _Point(sums.reshape(cells, 2), bartlett, spread, beta.reshape(coefficients, 2), deviation)
+        sizes = [2 * cells, 3, 3, 2 * coefficients, 2 * self.deviations, statistics.weighted.size, 1]
+        sums, bartlett, spread, beta, deviation, misfit, total = jnp.split(z, np.cumsum(sizes)[:-1])
+        beta, misfit = beta.reshape(coefficients, 2), misfit.reshape(statistics.weighted.shape)
+        point = _Point(sums.reshape(cells, 2), bartlett, spread, beta, deviation, misfit, total[0])
         return point, _latent(point, statistics, self.deviations)
 
     def _start(self, statistics: NoisyStatistics) -> Array:
         """Where Newton's steps begin: least squares, and spreads that no noise can make absurd."""
         size, x = statistics.size, statistics.x
         finest = max(range(len(statistics.sums)), key=lambda level: len(statistics.sums[level]))
-        rows, place = statistics.sums[finest], statistics.place[finest]
-        share = size / jnp.zeros(len(rows)).at[place].add(size)[place]
-        sums = rows[place] * share[:, None]
+        rows, members = statistics.sums[finest], statistics.members[finest]
+        sums = size[:, None] * (members.T @ (rows / (members @ size)[:, None]))
         gram = (x.T * size) @ x + jnp.diag(statistics.spread**-2.0)
         beta = jnp.linalg.solve(gram, x.T @ sums)
         fitted = size[:, None] * (x @ beta)
@@ -195,8 +236,45 @@ class NoisyModel:
         first, second = jnp.clip(variances[0], 0.1, 4.0), jnp.clip(variances[2], 0.1, 4.0)
         correlation = jnp.clip(variances[1] / jnp.sqrt(first * second), -0.8, 0.8)
         spread = jnp.array([0.5 * jnp.log(first), 0.5 * jnp.log(second), jnp.arctanh(correlation)])
-        deviation = jnp.full(2 * self.deviations, -1.5)
-        return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation])
+        deviation = jnp.full(2 * self.deviations, jnp.log(DEVIATION))
+        rest = jnp.zeros(statistics.weighted.size + 1)
+        return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
+
+    def _residuals(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
+        """What was measured less what is true, in scales of the noise."""
+        found = [
+            (sums - members @ latent.sums) / noise
+            for members, sums, noise in zip(statistics.members, statistics.sums, statistics.noise, strict=True)
+        ]
+        squares = latent.scatter + _products(latent.sums, statistics.size)
+        found.append((statistics.squares - squares) / statistics.squares_noise)
+        found.append((statistics.weighted - self._weighted(point, latent, statistics)) / statistics.weighted_noise)
+        return found
+
+    def _weighted(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
+        """The weighted sums that follow from the true sums and the misfit: row × 1 or 2."""
+        size, (first, second) = statistics.size, statistics.widths
+        means, mean_square = latent.sums / size[:, None], _mean_square(latent, statistics)
+        outcome, weight = _misfit(point, statistics)
+        log_weight = second * means[:, 1] + weight
+        weights = size * jnp.exp(log_weight - log_weight.max())
+        weights *= size.sum() / weights.sum()
+        across = second * mean_square[1]
+        if self.transform == "log":
+            level = first**2 * (mean_square[0] - 1) / 2 + first * across + outcome
+            excess = jnp.expm1(jnp.minimum(first * means[:, 0] + level, LARGEST_LOG))
+        else:
+            excess = means[:, 0] + across + outcome
+        by_chance = jnp.expm1(second**2) / size.sum()
+        total = jnp.exp(jnp.sqrt(SUM_OF_WEIGHTS**2 + by_chance) * point.sum_of_weights)
+        parts = [total * weights * excess, total * weights - size][: statistics.weighted.shape[1]]
+        return statistics.weighted_members @ jnp.stack(parts, axis=1)
+
+    def _without_noise(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
+        """All of the log density but the noise of the measurement."""
+        scales = -0.25 * (_log_total_variance(latent, statistics) ** 2).sum() / (2 * statistics.width_error**2)
+        further = -0.5 * (point.misfit**2).sum() - 0.5 * point.sum_of_weights**2
+        return latent.log_density + self._log_prior(point, statistics) + scales + further
 
     def _log_prior(self, point: _Point, statistics: NoisyStatistics) -> Array:
         freedom = statistics.size.sum() - len(statistics.size)
@@ -204,7 +282,7 @@ class NoisyModel:
         found = freedom * first - 0.5 * freedom * jnp.exp(2 * first) - 0.5 * second**2
         found += (freedom - 1) * third - 0.5 * freedom * jnp.exp(2 * third)
         found -= 0.5 * ((point.coefficients / statistics.spread[:, None]) ** 2).sum()
-        found += (point.deviation - 2.0 * jnp.log1p(jnp.exp(2 * point.deviation) / (3 * DEVIATION**2))).sum()
+        found -= 0.5 * (((point.deviation - jnp.log(DEVIATION)) / DECADE) ** 2).sum()
         log_spread = point.spread[:2] + jnp.log(statistics.widths)
         correlation = jnp.tanh(point.spread[2])
         if self.prior == "fbs":
@@ -252,20 +330,32 @@ def _scatter(point: _Point, freedom: Array) -> Array:
 def _own_measurement(statistics: NoisyStatistics) -> tuple[Array, Array]:
     """For each cell the precision of a level that has a row for it alone, and that row; none where there is no such."""
     size = statistics.size
-    for place, sums, noise in zip(statistics.place, statistics.sums, statistics.noise, strict=True):
+    for members, sums, noise in zip(statistics.members, statistics.sums, statistics.noise, strict=True):
         if len(sums) == len(size):
-            return jnp.full(len(size), 0.5 / noise**2), sums[place]
+            return jnp.full(len(size), 0.5 / noise**2), members.T @ sums
     return jnp.zeros(len(size)), jnp.zeros((len(size), 2))
 
 
-def _residuals(latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
-    """What was measured less what is true, in scales of the noise."""
-    found = [
-        (sums - jnp.zeros_like(sums).at[place].add(latent.sums)) / noise
-        for place, sums, noise in zip(statistics.place, statistics.sums, statistics.noise, strict=True)
-    ]
-    squares = latent.scatter + _products(latent.sums, statistics.size)
-    return [*found, (statistics.squares - squares) / statistics.squares_noise]
+def _mean_square(latent: _Latent, statistics: NoisyStatistics) -> Array:
+    """The mean squares within cells: of t, of t and v, of v."""
+    return latent.scatter / (statistics.size.sum() - len(statistics.size))
+
+
+def _log_total_variance(latent: _Latent, statistics: NoisyStatistics) -> Array:
+    """Of t and v, within and between cells, in scales."""
+    size = statistics.size
+    total, square = latent.sums.sum(axis=0), latent.scatter + _products(latent.sums, size)
+    return jnp.log(square[jnp.array([0, 2])] / size.sum() - (total / size.sum()) ** 2)
+
+
+def _misfit(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
+    """γ of each cell, of the mean outcome and of the weights; in samples of n it varies by about (s_t s_v)²/n too."""
+    first, second = statistics.widths
+    members = statistics.weighted_members
+    size = members @ statistics.size
+    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[: statistics.weighted.shape[1]]
+    found = members.T @ (jnp.sqrt(MISFIT**2 + by_chance / size[:, None]) * point.misfit)
+    return found[:, 0], found[:, 1] if found.shape[1] > 1 else jnp.zeros(len(found))
 
 
 def _products(sums: Array, size: Array) -> Array:
@@ -278,11 +368,3 @@ def _covariance(spread: Array) -> Array:
     first, second, correlation = jnp.exp(spread[0]), jnp.exp(spread[1]), jnp.tanh(spread[2])
     across = correlation * first * second
     return jnp.array([[first**2, across], [across, second**2]])
-
-
-def _root(matrices: Array) -> Array:
-    """A square root of symmetric matrices of two rows that may be singular."""
-    a, b, c = matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]
-    determinant = jnp.sqrt(jnp.maximum(a * c - b * b, 0.0))
-    scale = jnp.sqrt(jnp.maximum(a + c + 2 * determinant, 1e-300))
-    return (matrices + determinant[:, None, None] * jnp.eye(2)) / scale[:, None, None]

@@ -23,8 +23,8 @@ from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.spec import BoundsSpec
 
 MEASUREMENT, DRAWS = "measurement.json", "draws.parquet"
-FORMAT = 1
-OF_CELLS = ("outcome_mean", "weight_mean")
+FORMAT = 2
+OF_CELLS = ("outcome_mean", "weight_mean", "outcome_misfit", "weight_misfit")
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
 
 
@@ -55,6 +55,13 @@ def measurement_json(measurement: Measurement, facts: PublicFacts) -> bytes:
             }
             for level, (_, epsilon) in zip(measurement.levels, plan.levels, strict=True)
         ],
+        "weighted_sums": {
+            "columns": measurement.weighted.columns,
+            "epsilon": str(plan.weighted[1]),
+            "row_of_cell": measurement.weighted.place.tolist(),
+            "values": measurement.weighted.sums.tolist(),
+            "reach": measurement.weighted_step * LARGEST,
+        },
         "squares": {"epsilon": str(plan.squares), "values": measurement.squares.tolist()},
         "public": {
             "levels": {column: list(labels) for column, labels in facts.labels.items()},
@@ -71,20 +78,22 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
     if content["format"] != FORMAT or content["largest"] != LARGEST:
         raise ValueError("another format")
     sums, squares, histograms = content["sums"], content["squares"], content["histograms"]
+    weighted = content["weighted_sums"]
     plan = Plan(
         Fraction(histograms["epsilon"]),
         tuple((tuple(level["columns"]), Fraction(level["epsilon"])) for level in sums),
         Fraction(squares["epsilon"]),
+        (tuple(weighted["columns"]), Fraction(weighted["epsilon"])),
     )
-    levels = tuple(
+    levels = [
         Level(
             columns,
             np.array(level["row_of_cell"], np.int64),
             np.array(level["values"], np.int64),
             Use("sums", 2 * LARGEST, epsilon).scale,
         )
-        for level, (columns, epsilon) in zip(sums, plan.levels, strict=True)
-    )
+        for level, (columns, epsilon) in zip([*sums, weighted], [*plan.levels, plan.weighted], strict=True)
+    ]
     public = content["public"]
     facts = PublicFacts(
         {column: tuple(labels) for column, labels in public["levels"].items()},
@@ -100,9 +109,10 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
         np.array(histograms["outcome"], np.int64),
         np.array(histograms["weight"], np.int64),
         Scaling(Scale(**content["outcome_scale"]), Scale(**content["weight_scale"]), content["reach"]),
-        levels,
+        tuple(levels[:-1]),
         np.array(squares["values"], np.int64),
         Use("squares", 2 * LARGEST**2, plan.squares).scale,
+        levels[-1],
     )
     return measurement, facts
 

@@ -15,10 +15,13 @@ import numpy as np
 
 from svysynth.groups import Floats, Integers
 from svysynth.outline import outlined
+from svysynth.spec import Transform
 
 BANDS = 32
 REACH = 5.0
 """In scales: of normal answers one in 200 reaches further, and is clamped."""
+CIRCLE = 2.5
+"""In scales: records within this distance of the centre are not clamped in weighted sums."""
 MIDDLE = (0.16, 0.5, 0.84)
 """The shares below one scale under the middle, the middle, and one scale above it."""
 
@@ -52,7 +55,7 @@ class Scale:
 @outlined
 @dataclass(frozen=True)
 class Scaling:
-    """How answers become numbers of about the size of one."""
+    """How answers become numbers of about the size of one, and how far these may reach."""
 
     outcome: Scale
     weight: Scale
@@ -67,6 +70,31 @@ class Scaling:
     def widths(self) -> Floats:
         """Of t and v."""
         return np.array([self.outcome.width, self.weight.width])
+
+    def log_excess(self, off: Floats) -> Floats:
+        """log(y/y₀) of an outcome so many scales above its centre: of lognormal answers y₀ is the mean."""
+        return self.outcome.width * off - self.outcome.width**2 / 2
+
+
+def weighted_excess(t: Floats, v: Floats, scaling: Scaling, transform: Transform) -> tuple[Floats, Floats]:
+    """What a record adds to weighted sums: u·(y/y₀ − 1), or u·(y − y₀)/width without a logarithm, and u − 1.
+
+    u = exp(v) is the weight over the mean weight, and y₀ is about the mean outcome. So the first sums up to how far the
+    weighted mean is from y₀, and the second to how far the weights are from their mean.
+    """
+    with np.errstate(over="ignore"):
+        weight = np.exp(v)
+        off = (t - scaling.outcome.centre) / scaling.outcome.width
+        return weight * (np.expm1(scaling.log_excess(off)) if transform == "log" else off), weight - 1
+
+
+def largest_excess(scaling: Scaling, transform: Transform, both: bool) -> float:
+    """How far a record may reach in weighted sums: as far as any record within so many scales of the centre does."""
+    angle = np.linspace(0, 2 * np.pi, 256, endpoint=False)
+    radius = scaling.reach - REACH + CIRCLE
+    t = scaling.outcome.centre + radius * scaling.outcome.width * np.cos(angle)
+    first, second = weighted_excess(t, radius * scaling.weight.width * np.sin(angle), scaling, transform)
+    return float(np.max(np.abs(first) + both * np.abs(second)))
 
 
 def reach_of(records: int, epsilon: float) -> float:
