@@ -84,6 +84,9 @@ def house(tmp_path_factory):
         path = folder / f"{mechanism}.toml"
         path.write_text(SPEC.format(mechanism=mechanism))
     open_budget(load_spec(path).privacy.ledger, "large", 10_000, "asymptotic")
+    bounds = 'budget = "large"\nbounds = { outcome = [1e3, 1e7], weight = [0.5, 2e3] }'
+    noisy = SPEC.format(mechanism="fbs").replace("asymptotic", "global").replace('budget = "large"', bounds)
+    (folder / "noisy.toml").write_text(noisy)
     return folder
 
 
@@ -117,6 +120,42 @@ def test_a_release_does_not_depend_on_how_it_is_cut(house, in_memory, tmp_path, 
     internal = pl.read_parquet(tmp_path / "release/internal/records.parquet")
     assert (internal["weighted_bound"] <= 2.0).all()
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".svysynth")] == []
+
+
+NOISY = ("tables.csv", "measurement.json", "draws.parquet")
+
+
+def run_noisy(house, out, workers=LOCAL):
+    """What a release by noisy sums publishes, with noise that repeats."""
+    release(load_spec(house / "noisy.toml"), out, Streams.seeded(7), engine=workers)
+    return {name: (out / "public" / f"NOT-FOR-RELEASE-{name}").read_bytes() for name in NOISY}
+
+
+@pytest.fixture(scope="module")
+def noisy_in_memory(house, tmp_path_factory):
+    return run_noisy(house, tmp_path_factory.mktemp("noisy") / "release")
+
+
+@pytest.mark.parametrize("parts", [1, 64])
+def test_noisy_sums_do_not_depend_on_how_they_are_cut_and_read_a_block_at_a_time(
+    house, noisy_in_memory, tmp_path, on_disk, monkeypatch, parts
+):
+    read, lengths = Stored.__getitem__, []
+
+    def watched(column, piece):
+        lengths.append(len(range(*piece.indices(len(column)))))
+        return read(column, piece)
+
+    monkeypatch.setattr(Stored, "__getitem__", watched)
+    assert run_noisy(house, tmp_path / "release", Local(threads=2, parts=parts)) == noisy_in_memory
+    assert max(lengths) == BLOCK
+    assert sum(lengths) > 6 * RECORDS  # tables, bounds and two passes
+
+
+def test_noisy_sums_on_a_cluster_are_the_same(house, noisy_in_memory, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(n_workers=2, **HERE) as client:
+        assert run_noisy(house, tmp_path / "release", Dask(client, parts=3)) == noisy_in_memory
 
 
 class Assassin:
@@ -325,7 +364,8 @@ def test_a_cluster_that_could_not_be_used_is_refused_before_it_is_started(tmp_pa
 
 
 def test_what_can_be_put_together_from_parts_is(house):
-    assert undivided_setting(load_spec(house / "fbs.toml")) is None
+    for name in ("fbs", "noisy"):
+        assert undivided_setting(load_spec(house / f"{name}.toml")) is None
 
 
 @pytest.mark.parametrize("command", ["release {spec}", "study simulation", "study application"])

@@ -1,6 +1,8 @@
 """Noisy sums: what is measured is exact, moves no further than is claimed, and nothing else of the data goes on."""
 
 import json
+from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import svysynth
+from svysynth import engine
+from svysynth.engine import BLOCK, LOCAL, Local
+from svysynth.groups import whole_sums
+from svysynth.large import store_survey
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
@@ -100,6 +106,73 @@ def test_what_reaches_too_far_keeps_its_direction():
     first, second = measuring.whole_numbers(np.array([30.0, -30.0]), np.array([-10.0, 10.0]), scaling)
     assert np.abs(first + 3 * second).max() <= 6
     assert (LARGEST - np.abs(first) - np.abs(second)).max() <= 2
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=1, max_size=50))
+def test_whole_numbers_are_those_of_exact_arithmetic(pairs):
+    """Records within reach are rounded; the others are shrunk by a division of whole numbers, towards zero."""
+    t, v = np.array(pairs).T
+    found = measuring.whole_numbers(t, v, Scaling(Scale(0.0, 1.0), Scale(0.0, 1.0), 4.0))
+    for one, two, first, second in zip(t.tolist(), v.tolist(), *found.tolist(), strict=True):
+        steps = round(one * LARGEST / 4), round(two * LARGEST / 4)
+        size = max(abs(steps[0]) + abs(steps[1]), LARGEST)
+        assert [first, second] == [(1 if step >= 0 else -1) * (abs(step) * LARGEST // size) for step in steps]
+
+
+def test_sums_within_cells_are_exact_up_to_the_largest_numbers_of_a_block():
+    cell, values = np.arange(BLOCK) % 3 // 2, np.full(BLOCK, LARGEST)
+    assert whole_sums(cell, 3, values, LARGEST).tolist() == [
+        LARGEST * int((cell == 0).sum()),
+        LARGEST * (BLOCK // 3),
+        0,
+    ]
+    assert whole_sums(np.array([0, 0]), 1, np.array([2**52, -(2**52) + 1]), 2**52).tolist() == [1]
+    with pytest.raises(ValueError, match="too many records"):
+        whole_sums(np.zeros(3, int), 1, np.zeros(3, int), 2**52)
+
+
+def test_bands_are_closed_below_and_take_what_lies_outside():
+    values = np.array([-1e300, -0.1, 0.0, 0.999, 1.0, 31.0, 31.999, 32.0, 1e300])
+    assert Bands(0.0, 32.0).count(values).tolist() == [4, 1, *[0] * 29, 4]
+
+
+@pytest.mark.parametrize(("block", "parts"), [(1, None), (7, 1), (100, 3), (100, 64), (10_000, None)])
+def test_a_measurement_does_not_depend_on_blocks_parts_and_disk(tmp_path, monkeypatch, block, parts):
+    """Seeded noise, and not one number that differs; some answers are out of bounds."""
+    frame = people(501).with_columns(
+        income=pl.when(pl.int_range(pl.len()) % 50 == 7).then(1e9).otherwise("income"),
+        wt=pl.when(pl.int_range(pl.len()) % 60 == 5).then(1e-9).otherwise("wt"),
+    )
+    survey = survey_of(frame)
+    expected = seeded_json(survey)
+    monkeypatch.setattr(engine, "BLOCK", block)
+    workers = Local(threads=2, parts=parts)
+    assert seeded_json(replace(survey, engine=workers)) == expected
+    assert seeded_json(store_survey(survey, tmp_path, workers)) == expected
+
+
+def seeded_json(survey):
+    """The measurement and the public facts as they would be published, with noise that repeats."""
+    facts = facts_of(survey)
+    plan = plan_of(facts)
+    rows = [facts.rows(columns) for columns, _ in plan.levels]
+    return measurement_json(measure(survey, plan, BOUNDS, "log", rows, StudyNoise(STREAMS)), facts)
+
+
+@pytest.mark.parametrize("strata", [None, "region", "area"])
+def test_facts_are_the_cells_and_strata_of_the_records(tmp_path, strata):
+    """Counted here record by record; strata may be those of a column that is not public."""
+    frame = people(300, area=[f"a{number % 7}" for number in range(300)])
+    survey = survey_of(frame.filter(pl.col("region") + pl.col("sex") != "r2m"), strata=strata)
+    index = np.zeros(len(survey), int) if strata is None else np.asarray(survey.index.stratum)
+    cells = sorted({*survey.cell_index(survey.public).tolist()})
+    expected = Counter(zip(map(cells.index, survey.cell_index(survey.public).tolist()), index.tolist(), strict=True))
+    for one in (survey, replace(survey, weight_public=True), store_survey(survey, tmp_path, LOCAL)):
+        facts = facts_of(one)
+        found = zip(facts.cell.tolist(), facts.stratum.tolist(), strict=True)
+        assert dict(zip(found, facts.count.tolist(), strict=True)) == expected
+        assert (facts.codes @ [2, 1]).tolist() == cells
+        assert len(cells) == 11
 
 
 def test_sums_are_exact_whatever_the_order_and_the_size_of_the_numbers():
@@ -208,7 +281,7 @@ def test_histograms_move_by_two_and_sums_of_one_cell_alone():
     for one in (survey, other):
         answers = measuring._Answers(one.outcome_values, one.weights, BOUNDS, "log", 300 / 50_000.0)
         counts.append(measuring._Counts(answers, bands)(slice(0, 300)))
-    assert np.abs(counts[0] - counts[1]).sum(axis=1).tolist() == [2, 2]
+    assert [np.abs(one - two).sum() for one, two in zip(*counts, strict=True)] == [2, 2]
 
 
 def test_every_use_has_its_sensitivity_and_they_add_up_to_epsilon():

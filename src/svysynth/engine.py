@@ -13,7 +13,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Literal, Protocol, TypeVar
+
+import numpy.typing as npt
 
 from svysynth.errors import SurveyError
 from svysynth.groups import CHUNK
@@ -36,6 +39,7 @@ PATIENCE = 3
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Arrays = tuple[npt.NDArray[Any], ...]
 
 
 class Engine(Protocol):
@@ -193,6 +197,26 @@ def map_blocks(engine: Engine, function: Callable[[slice], Result], records: int
     """The results of every block, in order; `function` is called for one block at a time."""
     found: Iterable[list[Result]] = engine.map(_EachBlock(function), part_ranges(records, engine.parts))
     return [result for part in found for result in part]
+
+
+def sum_blocks(engine: Engine, function: Callable[[slice], Arrays], records: int) -> Arrays:
+    """The sums over all blocks of some arrays of whole numbers, which are exact in any order.
+
+    Parts are added up where they are worked on and as they come, so that memory does not grow with the records.
+    """
+    return reduce(_add, engine.map(_SumOfBlocks(function), part_ranges(records, engine.parts)))
+
+
+def _add(one: Arrays, other: Arrays) -> Arrays:
+    return tuple(mine + theirs for mine, theirs in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True)
+class _SumOfBlocks:
+    function: Callable[[slice], Any]
+
+    def __call__(self, part: range) -> Arrays:
+        return reduce(_add, map(self.function, block_slices(part)))
 
 
 @dataclass(frozen=True)

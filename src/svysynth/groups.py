@@ -19,6 +19,10 @@ CHUNK = 2**16
 """Records worked on at a time: small enough to stay in the processor's cache."""
 
 
+MOST_WHOLE = 2**53
+"""Up to it floats have every whole number."""
+
+
 def smallest_integer(bound: int) -> type[np.int32 | np.int64]:
     """The type that holds 0 … bound − 1."""
     return np.int32 if bound <= 2**31 else np.int64
@@ -51,3 +55,13 @@ def group_ids(key: Integers, bound: int) -> tuple[Integers, Integers]:
 def group_sums(group: Integers, groups: int, values: npt.ArrayLike) -> Floats:
     """Σ values within each group, in the order of the records."""
     return np.asarray(np.bincount(group, np.asarray(values, np.float64), minlength=groups), np.float64)
+
+
+def whole_sums(group: Integers, groups: int, values: Integers, largest: int) -> Integers:
+    """Σ values within each group, exactly; no value is beyond ±largest.
+
+    Counting is done in floats, which have every whole number up to 2⁵³: no sum on the way may leave these.
+    """
+    if len(values) * largest > MOST_WHOLE:
+        raise ValueError("too many records for exact sums")
+    return np.bincount(group, values, minlength=groups).astype(np.int64)

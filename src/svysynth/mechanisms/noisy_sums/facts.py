@@ -6,11 +6,11 @@ What follows a measurement takes these and the measurement, and nothing else of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from svysynth.groups import Floats, Integers
+from svysynth.groups import Floats, Integers, group_ids
 from svysynth.outline import outlined
 from svysynth.survey import Survey
 
@@ -66,9 +66,11 @@ class PublicFacts:
 def facts_of(survey: Survey) -> PublicFacts:
     """The public part of a survey."""
     labels = {column: survey.levels(column) for column in survey.public}
-    cells, cell = survey.present_cells(survey.public)
+    cells, _ = survey.present_cells(survey.public)
     codes = np.array(np.unravel_index(cells, [len(levels) for levels in labels.values()])).T
-    stratum = np.asarray(survey.index.stratum) if survey.design.strata else np.zeros(len(survey), np.int64)
-    strata = int(stratum.max()) + 1
-    keys, count = np.unique(np.asarray(cell, np.int64) * strata + stratum, return_counts=True)
-    return PublicFacts(labels, codes, keys // strata, keys % strata, count)
+    groups = replace(survey, weight_public=False).groups  # weights are no part of the facts
+    stratum: Integers = np.zeros(len(groups.count), np.int64)
+    if survey.design.strata:
+        key = groups.frame[survey.design.strata].to_physical().to_numpy()
+        stratum = group_ids(key, int(key.max()) + 1)[1].astype(np.int64)
+    return PublicFacts(labels, codes, groups.cell, stratum, groups.count)

@@ -27,8 +27,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from svysynth.engine import map_blocks
-from svysynth.groups import Floats, Integers
+from svysynth.engine import sum_blocks
+from svysynth.groups import Floats, Integers, whole_sums
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.scaling import (
     Bands,
@@ -162,15 +162,15 @@ def measure(
     cells, cell = survey.present_cells(survey.public)
     answers = _Answers(survey.outcome_values, survey.weights, bounds, transform, len(survey) / survey.population_total)
     bands = bands_of(bounds, transform, len(survey), survey.population_total)
-    counts = np.sum(map_blocks(survey.engine, _Counts(answers, bands), len(survey)), axis=0)
+    counts = sum_blocks(survey.engine, _Counts(answers, bands), len(survey))
     noisy = [
         noise(count, Use(f"histogram of the {name}", HISTOGRAM_SENSITIVITY, plan.histogram))
         for name, count in zip(("outcome", "weight"), counts, strict=True)
     ]
     scales = [scale_from_counts(count, band, len(survey)) for count, band in zip(noisy, bands, strict=True)]
     scaling = Scaling(scales[0], scales[1], reach_of(len(survey), float(plan.epsilon)))
-    blocks = map_blocks(survey.engine, _Sums(answers, scaling, cell, len(cells), plan.both), len(survey))
-    sums, squares, weighted = (np.sum(found, axis=0) for found in zip(*blocks, strict=True))
+    once = _Sums(answers, scaling, cell, len(cells), plan.both)
+    sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))
     squares_use = Use("squares", 2 * LARGEST**2, plan.squares)
     return Measurement(
         len(survey),
@@ -212,11 +212,16 @@ class _Answers:
     """n/N."""
 
     def __call__(self, piece: slice) -> tuple[Floats, Floats]:
-        outcome, weight = (
-            np.clip(np.nan_to_num(column[piece], nan=bounds[0]), *bounds)
-            for column, bounds in ((self.outcome, self.bounds.outcome), (self.weight, self.bounds.weight))
-        )
-        return np.log(outcome) if self.transform == "log" else outcome, np.log(weight * self.share)
+        outcome = _clamped(self.outcome[piece], *self.bounds.outcome)
+        weight = _clamped(self.weight[piece], *self.bounds.weight)
+        weight *= self.share
+        return np.log(outcome, out=outcome) if self.transform == "log" else outcome, np.log(weight, out=weight)
+
+
+def _clamped(values: Floats, low: float, high: float) -> Floats:
+    """New numbers within the bounds; a missing one, which `fmax` passes over, is at the lower."""
+    found = np.fmax(values, low)
+    return np.minimum(found, high, out=found)
 
 
 @outlined
@@ -225,8 +230,8 @@ class _Counts:
     answers: _Answers
     bands: tuple[Bands, Bands]
 
-    def __call__(self, piece: slice) -> Integers:
-        return np.stack([band.count(values) for band, values in zip(self.bands, self.answers(piece), strict=True)])
+    def __call__(self, piece: slice) -> tuple[Integers, ...]:
+        return tuple(band.count(values) for band, values in zip(self.bands, self.answers(piece), strict=True))
 
 
 @outlined
@@ -245,12 +250,11 @@ class _Sums:
         first, second = whole = whole_numbers(t, v, self.scaling)
         weighted = weighted_numbers(t, v, self.scaling, self.answers.transform, self.both)
         squares = np.array([first @ first, first @ second, second @ second])
-        return self._by_cell(whole, piece), squares, self._by_cell(weighted, piece)
+        cell = self.cell[piece]
+        return self._by_cell(whole, cell), squares, self._by_cell(weighted, cell)
 
-    def _by_cell(self, whole: Integers, piece: slice) -> Integers:
-        sums = np.zeros((self.cells, len(whole)), np.int64)
-        np.add.at(sums, self.cell[piece], whole.T)
-        return sums
+    def _by_cell(self, whole: Integers, cell: Integers) -> Integers:
+        return np.stack([whole_sums(cell, self.cells, values, LARGEST) for values in whole], axis=1)
 
 
 def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Integers:
@@ -267,7 +271,12 @@ def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transfor
 
 def _bounded(values: Sequence[Floats], reach: float) -> Integers:
     """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound comes last."""
-    clipped = (np.clip(one * (LARGEST / reach), -FARTHEST, FARTHEST) for one in values)
-    rounded = np.stack([np.rint(one).astype(np.int64) for one in clipped])
-    size = np.maximum(np.abs(rounded).sum(axis=0), LARGEST)
-    return np.asarray(np.sign(rounded) * (np.abs(rounded) * LARGEST // size))
+    whole = np.empty((len(values), len(values[0])), np.int64)
+    for row, scaled in zip(whole, values, strict=True):
+        scaled *= LARGEST / reach
+        row[:] = np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
+    size = np.abs(whole).sum(axis=0)
+    far = np.flatnonzero(size > LARGEST)
+    found = whole[:, far]
+    whole[:, far] = np.sign(found) * (np.abs(found) * LARGEST // size[far])
+    return whole

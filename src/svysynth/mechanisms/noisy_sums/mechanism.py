@@ -18,6 +18,7 @@ from svysynth.combine import Synthetic
 from svysynth.errors import SurveyError
 from svysynth.findings import Finding, no_public_weights
 from svysynth.guarantee import Guarantee, measured
+from svysynth.large import undivided_design
 from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
@@ -112,8 +113,8 @@ class NoisySums(Mechanism):
         return [*no_public_weights(spec), *stopping]
 
     def undivided(self, spec: Spec) -> str | None:
-        """All records are read at once."""
-        return "privacy.guarantee"
+        """Whatever this guarantee has a form for is put together from parts."""
+        return undivided_design(spec)
 
     def reads(self, survey: SurveySpec) -> SurveySpec:
         """Answers are clamped before a logarithm is taken, so that one without any is no reason to refuse."""

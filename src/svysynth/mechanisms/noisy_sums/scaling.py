@@ -40,8 +40,9 @@ class Bands:
 
     def count(self, values: Floats) -> Integers:
         """How many values are in each band; what lies outside is in the nearer end's."""
-        place = np.floor((values - self.low) * (BANDS / (self.high - self.low)))
-        return np.bincount(np.clip(place, 0, BANDS - 1).astype(np.int64), minlength=BANDS)
+        place = values - self.low
+        place *= BANDS / (self.high - self.low)
+        return np.bincount(np.clip(place, 0, BANDS - 1, out=place).astype(np.int64), minlength=BANDS)
 
 
 @dataclass(frozen=True)
