@@ -28,6 +28,7 @@ KEYS = {
     "calibrated": ["model", "records"],
     "waits": ["turn"],
     "releases": ["records"],
+    "sums": ["records"],
     "bounds": ["device", "threads", "records"],
     "studies": ["name"],
 }
@@ -38,6 +39,7 @@ FOUND = {
     "calibrated": ["released", "refused", "fits", "best_seconds", "median_seconds", "effective_draws", "divergences"],
     "waits": ["seconds"],
     "releases": ["seconds", "processor_seconds", "peak_mib", "public_mib"],
+    "sums": ["polars_seconds", "prepare_seconds", "measure_seconds", "peak_mib", "release_seconds", "release_peak_mib"],
     "bounds": ["draws", "seconds", "floor_seconds"],
     "studies": ["replicates", "seconds", "replicates_per_minute"],
 }

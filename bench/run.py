@@ -19,7 +19,7 @@ from importlib import import_module
 from measuring import SIZES, describe_machine
 from page import write_page
 
-COMPARISONS = ["tables", "fits", "calibrated", "releases", "bounds", "studies"]
+COMPARISONS = ["tables", "fits", "calibrated", "releases", "sums", "bounds", "studies"]
 
 
 def main() -> None:

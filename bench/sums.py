@@ -1,0 +1,100 @@
+"""The measurement of noisy sums from disk, beside polars reading the same columns of Parquet: time and peak memory.
+
+Two passes over columns in plain files, which a release makes from Parquet first: histograms, then sums, with noise. One
+process takes turns between polars, the columns and the measurement, so that other work on the machine slows them alike;
+the best of its turns count. Another goes from Parquet to the measurement once, for its memory. The last is `svysynth
+release` as a whole. Files of at most 2,000,000 records are worked on from disk here, but not by that command.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from measuring import answer, keep, program, run
+
+SIZES = [10**6, 10**7]
+TURNS = 7
+COLUMNS = ["salary", "weight", "field", "gender"]
+NOISY = """guarantee = "global"
+bounds = { outcome = [1e3, 1e7], weight = [0.5, 2e3] }"""
+
+
+def measure(sizes: list[int] = SIZES) -> None:
+    for records in sizes:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            environment = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/cache"}
+            run(program("releases.py", "write", folder, records))
+            write_spec(folder)
+            found = run(program("sums.py", "time", folder))
+            found["peak_mib"] = run(program("sums.py", "memory", folder))["peak_mib"]
+            for turn in ("first", "second"):
+                release = run(program("releases.py", "release", folder, folder / turn), environment=environment)
+            found |= {"release_seconds": release["seconds"], "release_peak_mib": release["peak_mib"]}
+            keep("sums", {"records": records} | found)
+
+
+def write_spec(folder: Path) -> None:
+    """The spec of the releases from files, with the other guarantee."""
+    text = (folder / "spec.toml").read_text(encoding="utf-8")
+    noisy = text.replace('guarantee = "asymptotic"', NOISY).replace("datasets = 3\n", "")
+    (folder / "spec.toml").write_text(noisy, encoding="utf-8")
+
+
+def prepare(folder: Path, scratch: Path) -> Callable[[], object]:
+    """The columns in plain files, and the measurement of them."""
+    from svysynth import Streams, load_spec
+    from svysynth.engine import LOCAL
+    from svysynth.large import read_large
+    from svysynth.mechanisms.base import mechanism_of
+    from svysynth.mechanisms.noisy_sums.facts import facts_of
+    from svysynth.mechanisms.noisy_sums.measurement import measure as measure_sums
+    from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+    from svysynth.noise import StudyNoise
+
+    spec = load_spec(folder / "spec.toml")
+    survey = read_large(mechanism_of(spec.privacy).reads(spec.survey), scratch, LOCAL)
+
+    def measurement() -> object:
+        facts = facts_of(survey)
+        plan = plan_measurement(facts, spec.requested_tables, spec.privacy.epsilon)
+        rows = [facts.rows(columns) for columns, _ in plan.levels]
+        noise = StudyNoise(Streams.seeded(1))
+        return measure_sums(survey, plan, spec.privacy.bounds, spec.survey.transform, rows, noise)
+
+    return measurement
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def time_both(folder: Path) -> None:
+    files = sorted((folder / "data").glob("*.parquet"))
+    prepared, read, measured = [], [], []
+    for _ in range(TURNS):
+        read.append(seconds_of(lambda: pl.read_parquet(files, columns=COLUMNS)))
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            start = time.perf_counter()
+            measurement = prepare(folder, Path(scratch))
+            prepared.append(time.perf_counter() - start)
+            measured.append(seconds_of(measurement))
+    answer(polars_seconds=min(read), prepare_seconds=min(prepared), measure_seconds=min(measured))
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[2])
+    if sys.argv[1] == "time":
+        time_both(folder)
+    else:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            prepare(folder, Path(scratch))()
+        answer()
