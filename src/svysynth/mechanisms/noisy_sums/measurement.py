@@ -72,6 +72,15 @@ class Use:
 
 
 @dataclass(frozen=True)
+class Weighted:
+    """Weighted sums in the rows of some columns: of outcomes alone, or of the weights themselves too."""
+
+    columns: tuple[str, ...]
+    both: bool
+    epsilon: Fraction
+
+
+@dataclass(frozen=True)
 class Plan:
     """How ε is spent, from public information alone: the parts add up to ε exactly."""
 
@@ -80,18 +89,12 @@ class Plan:
     levels: tuple[tuple[tuple[str, ...], Fraction], ...]
     """The columns that tell rows apart, and what the sums of each row may cost."""
     squares: Fraction
-    weighted: tuple[tuple[str, ...], Fraction]
-    """The columns that tell rows of weighted sums apart, and what these may cost."""
-
-    @property
-    def both(self) -> bool:
-        """Whether weights are summed up too; of the whole file their sum is declared."""
-        return len(self.weighted[0]) > 0
+    weighted: Weighted
 
     @property
     def epsilon(self) -> Fraction:
         """All of it, for changed answers."""
-        return 2 * self.histogram + sum((part for _, part in self.levels), Fraction()) + self.squares + self.weighted[1]
+        return 2 * self.histogram + sum((part for _, part in self.levels), Fraction()) + self.squares + self.weighted.epsilon
 
 
 @outlined
@@ -141,7 +144,7 @@ class Measurement:
     @property
     def weighted_step(self) -> float:
         """One whole number of the weighted sums, in weights over the mean weight."""
-        return largest_excess(self.scaling, self.transform, self.plan.both) / LARGEST
+        return largest_excess(self.scaling, self.transform, self.plan.weighted.both) / LARGEST
 
 
 def bands_of(bounds: BoundsSpec, transform: Transform, records: int, population_total: float) -> tuple[Bands, Bands]:
@@ -169,7 +172,7 @@ def measure(
     ]
     scales = [scale_from_counts(count, band, len(survey)) for count, band in zip(noisy, bands, strict=True)]
     scaling = Scaling(scales[0], scales[1], reach_of(len(survey), float(plan.epsilon)))
-    once = _Sums(answers, scaling, cell, len(cells), plan.both)
+    once = _Sums(answers, scaling, cell, len(cells), plan.weighted.both)
     sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))
     squares_use = Use("squares", 2 * LARGEST**2, plan.squares)
     return Measurement(
@@ -186,7 +189,14 @@ def measure(
         ),
         noise(squares, squares_use),
         squares_use.scale,
-        _measure_level("weighted sums", weighted, *plan.weighted, facts.rows(plan.weighted[0]), noise),
+        _measure_level(
+            "weighted sums",
+            weighted,
+            plan.weighted.columns,
+            plan.weighted.epsilon,
+            facts.rows(plan.weighted.columns),
+            noise,
+        ),
     )
 
 

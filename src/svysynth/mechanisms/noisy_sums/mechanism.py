@@ -250,7 +250,7 @@ class MeasurementEvidence:
         measurement, fitted, plan = self.measurement, self.fitted, self.measurement.plan
         parts = [("two histograms", 2 * plan.histogram), ("sums of squares", plan.squares)]
         parts += [(f"sums by {' and '.join(columns) or 'nothing'}", part) for columns, part in plan.levels]
-        parts += [(f"weighted sums by {' and '.join(plan.weighted[0]) or 'nothing'}", plan.weighted[1])]
+        parts += [(f"weighted sums by {' and '.join(plan.weighted.columns) or 'nothing'}", plan.weighted.epsilon)]
         rows: Rows = [(f"ε of {name}", f"{float(part):.4g}") for name, part in parts]
         for name, scale, shape in (
             ("outcome", measurement.scaling.outcome, fitted.outcome_shape),

@@ -19,13 +19,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
 from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan
+from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
 from svysynth.spec import TableSpec
 
@@ -35,13 +35,13 @@ LEAST_SHARE, MOST_SHARE = 0.02, 0.2
 """Of ε, for each of the two histograms."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
-MISFIT = 0.03
+MISFIT = 0.02
 """A usual error of a model's count or mean: with real wages and no noise it is about that (docs/method.md)."""
 STEPS = 1000
 """Shares are whole numbers of this fraction, so that they add up exactly."""
 SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280]) / STEPS
 """What is tried for the squares and for the weighted sums."""
-SPREAD_ERROR = 0.2
+SPREAD_ERROR = 0.1
 """The squares get as much as makes the noise of a mean square this small, in scales, or MOST_SQUARES of the rest."""
 MOST_SQUARES = 0.14
 MOST_MARGINS = 8
@@ -53,14 +53,14 @@ Levels = tuple[tuple[str, ...], ...]
 def plan_measurement(facts: PublicFacts, tables: Sequence[TableSpec], epsilon: float) -> Plan:
     """The best of some plans; its parts add up to ε exactly."""
     requested = [_Rows.of(facts, columns) for columns in _requested(facts, tables)]
-    choices = [(levels, weighted) for levels in _candidates(facts) for weighted in _coarse_and_fine(facts)]
+    choices = product(_candidates(facts), _coarse_and_fine(facts), (False, True))
     best = min((_best_split(facts, *choice, requested, epsilon) for choice in choices), key=lambda split: split.loss)
     whole, histogram = Fraction(epsilon), histogram_share(len(facts), epsilon)
     rest = 1 - 2 * histogram
     squares, weighted = (rest * Fraction(round(share * STEPS), STEPS) for share in (best.squares, best.weighted_share))
     share = (rest - squares - weighted) / len(best.levels)
     levels = tuple((level, whole * share) for level in best.levels)
-    return Plan(whole * histogram, levels, whole * squares, (best.weighted, whole * weighted))
+    return Plan(whole * histogram, levels, whole * squares, Weighted(best.weighted, best.both, whole * weighted))
 
 
 def histogram_share(records: int, epsilon: float) -> Fraction:
@@ -78,6 +78,7 @@ def quantile_error(share: float, records: int, epsilon: float) -> float:
 class _Split:
     levels: Levels
     weighted: tuple[str, ...]
+    both: bool
     squares: float
     weighted_share: float
     loss: float
@@ -131,7 +132,7 @@ def _requested(facts: PublicFacts, tables: Sequence[TableSpec]) -> list[tuple[st
 
 
 def _best_split(
-    facts: PublicFacts, levels: Levels, weighted: tuple[str, ...], requested: list[_Rows], epsilon: float
+    facts: PublicFacts, levels: Levels, weighted: tuple[str, ...], both: bool, requested: list[_Rows], epsilon: float
 ) -> _Split:
     """The shares of squares and weighted sums that have the least loss; all variances are in scales."""
     records, reach = len(facts), reach_of(len(facts), epsilon)
@@ -141,7 +142,7 @@ def _best_split(
     of_squares = _laplace(reach**2, squares * rest) / records**2
     of_level = of_squares * HALF**2 * 1.25
     usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach)
-    of_weighted = _laplace(largest_excess(usual, "log", bool(weighted)), share * rest) / HALF**2
+    of_weighted = _laplace(largest_excess(usual, "log", both), share * rest) / HALF**2
     misfit = (MISFIT / HALF) ** 2
     loss = np.zeros_like(squares)
     for rows in requested:
@@ -151,12 +152,12 @@ def _best_split(
         inside = weighted in rows.parts  # so that the row's own misfit is measured
         parts, counted = (rows.parts[weighted][:, None, None], size) if inside else (1.0, records)
         measured = of_weighted * parts / counted**2
-        left = _both(of_level + misfit, measured) + (not inside) * misfit
-        of_count = _both(misfit, measured) if inside and weighted else misfit * (len(rows.columns) > 0)
+        left = _together(of_level + misfit, measured) + (not inside) * misfit
+        of_count = _together(misfit, measured) if inside and both else misfit * (len(rows.columns) > 0)
         loss += (np.log1p((of_row + left) * size) + np.log1p((of_row + of_count) * size)).mean(axis=0)
     known = (of_squares <= SPREAD_ERROR**2) | (squares >= MOST_SQUARES)
     best = np.unravel_index(np.argmin(np.where(known, loss, np.inf)), loss.shape)
-    return _Split(levels, weighted, float(squares[best]), float(share[best]), float(loss[best]))
+    return _Split(levels, weighted, both, float(squares[best]), float(share[best]), float(loss[best]))
 
 
 def _laplace(sensitivity: float, epsilon: Floats) -> Floats:
@@ -164,6 +165,6 @@ def _laplace(sensitivity: float, epsilon: Floats) -> Floats:
     return np.asarray(2 * (2 * sensitivity / epsilon) ** 2)
 
 
-def _both(one: Floats | float, other: Floats) -> Floats:
+def _together(one: Floats | float, other: Floats) -> Floats:
     """What two independent variances leave."""
     return np.asarray(one * other / (one + other))

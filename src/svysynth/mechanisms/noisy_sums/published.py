@@ -18,7 +18,7 @@ import polars as pl
 from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Level, Measurement, Plan, Use
+from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Level, Measurement, Plan, Use, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.spec import BoundsSpec
 
@@ -57,7 +57,8 @@ def measurement_json(measurement: Measurement, facts: PublicFacts) -> bytes:
         ],
         "weighted_sums": {
             "columns": measurement.weighted.columns,
-            "epsilon": str(plan.weighted[1]),
+            "both": plan.weighted.both,
+            "epsilon": str(plan.weighted.epsilon),
             "row_of_cell": measurement.weighted.place.tolist(),
             "values": measurement.weighted.sums.tolist(),
             "reach": measurement.weighted_step * LARGEST,
@@ -83,8 +84,9 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
         Fraction(histograms["epsilon"]),
         tuple((tuple(level["columns"]), Fraction(level["epsilon"])) for level in sums),
         Fraction(squares["epsilon"]),
-        (tuple(weighted["columns"]), Fraction(weighted["epsilon"])),
+        Weighted(tuple(weighted["columns"]), bool(weighted["both"]), Fraction(weighted["epsilon"])),
     )
+    parts = [*plan.levels, (plan.weighted.columns, plan.weighted.epsilon)]
     levels = [
         Level(
             columns,
@@ -92,7 +94,7 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
             np.array(level["values"], np.int64),
             Use("sums", 2 * LARGEST, epsilon).scale,
         )
-        for level, (columns, epsilon) in zip([*sums, weighted], [*plan.levels, plan.weighted], strict=True)
+        for level, (columns, epsilon) in zip([*sums, weighted], parts, strict=True)
     ]
     public = content["public"]
     facts = PublicFacts(
