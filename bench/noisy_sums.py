@@ -3,27 +3,32 @@
     python bench/noisy_sums.py OUT --population paper|CPS1988|CPSSW8|apipop --records 1000 --epsilon 3 10.8
 
 ε is for blanked answers; changed answers cost twice as much. Writes a CSV with a row for each ε, model, statistic and
-class of cells: coverage, median length and RMSE over the sample's own, standard error over RMSE.
+class of cells: coverage, median length and RMSE over the sample's own, standard error over RMSE, how many fits passed
+their diagnostics, and in how many the private check of the model's shape had no objection.
 """
 
 import argparse
-import time
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
 
-import jax
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
 import numpy as np
 import polars as pl
 
 import svysynth
 from svysynth.mechanisms.noisy_sums.facts import facts_of
-from svysynth.mechanisms.noisy_sums.fitting import cell_draws, tables_of
+from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.measurement import measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
-from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, statistics_of
 from svysynth.noise import StudyNoise
-from svysynth.sampler import fit_together
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 
+TABLES = [TableSpec(by=("stratum", "group"))]
 POP = [
     [14599, 13364],
     [1951, 783],
@@ -87,6 +92,52 @@ def draw_sample(generator, population, records):
     return pl.concat(parts)
 
 
+@dataclass(frozen=True)
+class Study:
+    """A population, how it is sampled, and what a user declares of it."""
+
+    population: str
+    folder: str
+    records: int
+    draws: int
+
+    @cached_property
+    def frame_and_bounds(self):
+        generator = np.random.default_rng(7)
+        if self.population == "paper":
+            return paper_population(generator)
+        return real_population(self.population, self.folder, generator)
+
+    def survey(self, replicate):
+        """One sample, read as a user would."""
+        population, _ = self.frame_and_bounds
+        sample = draw_sample(np.random.default_rng([7, replicate]), population, self.records)
+        roles = {"outcome": "y", "weight": "w", "strata": "stratum", "public": ["stratum", "group"]}
+        return svysynth.read_survey(sample, population_total=float(len(population)), **roles)
+
+    def one(self, replicate, model, epsilon):
+        """Direct tables, released tables, whether the diagnostics passed and whether the shapes fit."""
+        survey = self.survey(replicate)
+        direct = svysynth.tabulate(survey, by=["stratum", "group"])
+        if model == "sample":
+            return replicate, direct, True, True
+        population, bounds = self.frame_and_bounds
+        mean_weight = len(population) / self.records
+        limits = BoundsSpec(outcome=bounds, weight=(mean_weight / 20, mean_weight * 20))
+        facts, streams = facts_of(survey), svysynth.Streams.seeded(1000 + replicate)
+        plan = plan_measurement(facts, TABLES, 2 * epsilon)
+        measurement = measure(survey, facts, plan, limits, "log", StudyNoise(streams))
+        fitted = fit_measurement(measurement, facts, model, None, self.draws, streams)
+        fits = fitted.outcome_shape.fits and fitted.weight_shape.fits
+        tables = tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec())
+        return replicate, tables, fitted.verdict.passed, fits
+
+
+def some(study, model, epsilon, replicates):
+    """The work of one process."""
+    return [study.one(replicate, model, epsilon) for replicate in replicates]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -96,82 +147,32 @@ def main():
     parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0, 10.8])
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--models", nargs="+", default=["fbs"])
-    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--draws", type=int, default=1000)
     settings = parser.parse_args()
-    generator = np.random.default_rng(7)
-    if settings.population == "paper":
-        population, bounds = paper_population(generator)
-    else:
-        population, bounds = real_population(settings.population, settings.folder, generator)
-    total = float(len(population))
-    tables = [TableSpec(by=("stratum", "group"))]
-    mean_weight = total / settings.records
-    limits = BoundsSpec(outcome=bounds, weight=(mean_weight / 20, mean_weight * 20))
-    truth = truth_of(population)
-    samples = [draw_sample(generator, population, settings.records) for _ in range(settings.replicates)]
-    surveys = [
-        svysynth.read_survey(
-            sample, outcome="y", weight="w", strata="stratum", public=["stratum", "group"], population_total=total
-        )
-        for sample in samples
-    ]
-    direct = [svysynth.tabulate(survey, by=["stratum", "group"]) for survey in surveys]
-    keys = [found.join(truth, on=["statistic", "stratum", "group"], how="left") for found in direct]
-    true = keys[0]["truth"].to_numpy()
-    kinds = class_of(direct[0])
-    sample_rmse = rmse(direct, true)
-    rows = summary("sample", None, direct, true, kinds, sample_rmse, None)
-    sample_length = lengths(direct, true)
-    for model in settings.models:
-        for epsilon in settings.epsilon:
-            start = time.time()
-            found, passed = [], 0
-            for first in range(0, len(surveys), settings.batch):
-                part = surveys[first : first + settings.batch]
-                frames, verdicts = run(part, model, epsilon, limits, tables, first, settings.draws)
-                found += frames
-                passed += sum(verdict.passed for verdict in verdicts)
-            rows += summary(model, epsilon, found, true, kinds, sample_rmse, sample_length)
-            print(
-                f"{model} ε = {epsilon}: {passed} of {len(surveys)} passed, {time.time() - start:.0f} s",
-                flush=True,
-            )
-            pl.DataFrame(rows).write_csv(settings.out)
+    study = Study(settings.population, settings.folder, settings.records, settings.draws)
+    shares = [range(first, settings.replicates, settings.workers) for first in range(settings.workers)]
+    cases = [("sample", None), *((model, epsilon) for model in settings.models for epsilon in settings.epsilon)]
+    rows = []
+    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
+        work = {case: [pool.submit(some, study, *case, share) for share in shares] for case in cases}
+        for (model, epsilon), pending in work.items():
+            found = sorted((one for part in pending for one in part.result()), key=lambda one: one[0])
+            frames, passed, fits = ([one[place] for one in found] for place in (1, 2, 3))
+            if model == "sample":
+                keys = frames[0].join(
+                    truth_of(study.frame_and_bounds[0]),
+                    on=["statistic", "stratum", "group"],
+                    how="left",
+                    maintain_order="left",
+                )
+                true = keys["truth"].to_numpy()
+                kinds, sample = class_of(frames[0]), (rmse(frames, true), lengths(frames, true))
+            rows += summary(model, epsilon, frames, true, kinds, *sample, sum(passed), sum(fits))
+            print(f"{model} ε = {epsilon}: {sum(passed)} of {len(found)} passed, {sum(fits)} fit", flush=True)
+            pl.DataFrame(rows, infer_schema_length=None).write_csv(settings.out)
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=200, float_precision=3):
-        print(pl.DataFrame(rows))
-
-
-def run(surveys, prior, epsilon, bounds, tables, first, draws):
-    """The tables of a batch of samples, and what the diagnostics say of each fit."""
-    facts = [facts_of(survey) for survey in surveys]
-    x = facts[0].indicators()
-    model = NoisyModel(prior, deviations=True, transform="log")
-    measured = []
-    for number, (survey, known) in enumerate(zip(surveys, facts, strict=True)):
-        plan = plan_measurement(known, tables, 2 * epsilon)
-        noise = StudyNoise(svysynth.Streams.seeded(1000 + first + number))
-        measured.append(measure(survey, known, plan, bounds, "log", noise))
-    statistics = [
-        statistics_of(one, known.size, x, np.ones(x.shape[1])) for one, known in zip(measured, facts, strict=True)
-    ]
-    stacked = jax.tree.map(lambda *values: jax.numpy.stack(values), *statistics)
-    keys = np.stack(
-        [svysynth.Streams.seeded(first + number).key_data("posterior", 0) for number in range(len(surveys))]
-    )
-    drawn, verdicts = fit_together(model, stacked, keys, draws)
-    drawn = {name: np.asarray(value) for name, value in drawn.items()}
-    found = [
-        tables_of(
-            cell_draws({name: value[number] for name, value in drawn.items()}, one),
-            one,
-            known,
-            tables,
-            EstimationSpec(),
-        )
-        for number, (one, known) in enumerate(zip(measured, facts, strict=True))
-    ]
-    return found, verdicts
+        print(pl.DataFrame(rows, infer_schema_length=None))
 
 
 def truth_of(population):
@@ -206,7 +207,7 @@ def lengths(frames, true):
     return np.median([(frame["upper"] - frame["lower"]).to_numpy() / true for frame in frames], axis=0)
 
 
-def summary(model, epsilon, frames, true, kinds, sample_rmse, sample_length):
+def summary(model, epsilon, frames, true, kinds, sample_rmse, sample_length, passed, fits):
     covered = np.mean(
         [((frame["lower"].to_numpy() <= true) & (true <= frame["upper"].to_numpy())) for frame in frames], axis=0
     )
@@ -227,11 +228,12 @@ def summary(model, epsilon, frames, true, kinds, sample_rmse, sample_length):
                         "class": kind,
                         "coverage": float(covered[chosen].mean()),
                         "length": float(length[chosen].mean()),
-                        "length_over_sample": None
-                        if sample_length is None
-                        else float((length / sample_length)[chosen].mean()),
+                        "length_over_sample": float((length / sample_length)[chosen].mean()),
                         "rmse_over_sample": float((error / sample_rmse)[chosen].mean()),
-                        "se_over_rmse": float((se[chosen] / error[chosen]).mean()),
+                        "se_over_rmse": float((se[chosen] / error[chosen]).mean()) if error[chosen].any() else None,
+                        "replicates": len(frames),
+                        "passed": passed,
+                        "fit": fits,
                     }
                 )
     return rows

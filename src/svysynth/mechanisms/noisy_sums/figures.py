@@ -1,8 +1,8 @@
 """Figures: the tables that posterior draws of the true sums imply, in closed form, and their standard errors.
 
 Under a draw a cell has the mean weight exp(v̄ + γ_v), scaled so that the whole file has the declared population total,
-and the weighted mean outcome exp(t̄ + Var t/2 + Cov(t, v) + γ_t), or t̄ + Cov(t, v) + γ_t without a logarithm, kept within
-the public bounds. Means, variances within cells and γ are the draw's. The variance of a figure is
+and the weighted mean outcome exp(t̄ + Var t/2 + Cov(t, v) + γ_t), or t̄ + Cov(t, v) + γ_t without a logarithm, kept
+within the public bounds. Means, variances within cells and γ are the draw's. The variance of a figure is
 
     variance over draws + median over draws of the design variance that such a sample has.
 
@@ -153,8 +153,9 @@ def _design_variance(
 ) -> Floats:
     """E Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for the linearised values z of a statistic: draw × domain.
 
-    Between cells it is that of records at the means of their cells; within cells it is Σ n_c Var z. Files are scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that
-    of a mean is w·1_d(y − ȳ_d)/N_d. All are z = w(1_d(a + b·y) − c), with a, b and c the same in all of a domain.
+    Between cells it is that of records at the means of their cells; within cells it is Σ n_c Var z. Files are scaled to
+    the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that of a mean is
+    w·1_d(y − ȳ_d)/N_d. All are z = w(1_d(a + b·y) − c), with a, b and c the same in all of a domain.
     """
     domains = sums.weight.shape[1]
     nothing = np.zeros_like(sums.weight)
@@ -182,9 +183,7 @@ def _design_variance(
     return found + _within_cells(cells, facts, domain, a, b, c)
 
 
-def _within_cells(
-    cells: CellFigures, facts: PublicFacts, domain: Integers, a: Floats, b: Floats, c: Floats
-) -> Floats:
+def _within_cells(cells: CellFigures, facts: PublicFacts, domain: Integers, a: Floats, b: Floats, c: Floats) -> Floats:
     """Σ n_c Var z, with z = w(1_d(a + b·y) − c)."""
     inside = np.eye(a.shape[1])[domain]
     count, cell = facts.count, facts.cell
@@ -200,4 +199,4 @@ def _within_cells(
     of_outcome = second * (tilted**2 + spread) - (mean * outcome) ** 2
     own = (a - c) ** 2 * total(of_weight) + 2 * (a - c) * b * total(of_both) + b**2 * total(of_outcome)
     outside = c**2 * ((of_weight * count).sum(axis=1, keepdims=True) - total(of_weight))
-    return np.maximum(own, 0.0) + outside
+    return np.asarray(np.maximum(own, 0.0) + outside)

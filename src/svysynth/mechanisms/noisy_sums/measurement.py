@@ -94,7 +94,12 @@ class Plan:
     @property
     def epsilon(self) -> Fraction:
         """All of it, for changed answers."""
-        return 2 * self.histogram + sum((part for _, part in self.levels), Fraction()) + self.squares + self.weighted.epsilon
+        return (
+            2 * self.histogram
+            + sum((part for _, part in self.levels), Fraction())
+            + self.squares
+            + self.weighted.epsilon
+        )
 
 
 @outlined
@@ -137,7 +142,7 @@ class Measurement:
 
     @property
     def width_error(self) -> float:
-        """How well the noisy histograms know the log of a spread: their noise, and that answers are not quite normal."""
+        """How well noisy histograms know the log of a spread: their noise, and that answers are not quite normal."""
         noise = math.sqrt(len(self.outcome_bands)) * Use("", HISTOGRAM_SENSITIVITY, self.plan.histogram).scale
         return math.hypot(NOT_NORMAL, noise / self.records / ONE_SCALE_OUT)
 
@@ -184,9 +189,7 @@ def measure(
         noisy[0],
         noisy[1],
         scaling,
-        tuple(
-            _measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels
-        ),
+        tuple(_measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels),
         noise(squares, squares_use),
         squares_use.scale,
         _measure_level(

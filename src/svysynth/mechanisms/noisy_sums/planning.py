@@ -10,7 +10,7 @@ expected error of the requested tables: the mean over their rows of
     log(1 + variance of the mean outcome and of the log count that is not sampling / their sampling variance),
 
 with answers taken to have a spread of one scale in every row, scales of HALF a logarithm, and a model that is off by
-MISFIT in every row.
+MISFIT in every row and whose mean outcomes are all off by COMMON.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ LEAST_SHARE, MOST_SHARE = 0.02, 0.2
 """Of ε, for each of the two histograms."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
-MISFIT = 0.02
-"""A usual error of a model's count or mean: with real wages and no noise it is about that (docs/method.md)."""
+COMMON, MISFIT = 0.03, 0.02
+"""Usual errors of a model's means together, and of each mean and count: with real wages and no noise they are about
+that (docs/method.md)."""
 STEPS = 1000
 """Shares are whole numbers of this fraction, so that they add up exactly."""
 SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280]) / STEPS
@@ -143,7 +144,7 @@ def _best_split(
     of_level = of_squares * HALF**2 * 1.25
     usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach)
     of_weighted = _laplace(largest_excess(usual, "log", both), share * rest) / HALF**2
-    misfit = (MISFIT / HALF) ** 2
+    common, misfit = (COMMON / HALF) ** 2, (MISFIT / HALF) ** 2
     loss = np.zeros_like(squares)
     for rows in requested:
         size = rows.size[:, None, None]
@@ -152,7 +153,7 @@ def _best_split(
         inside = weighted in rows.parts  # so that the row's own misfit is measured
         parts, counted = (rows.parts[weighted][:, None, None], size) if inside else (1.0, records)
         measured = of_weighted * parts / counted**2
-        left = _together(of_level + misfit, measured) + (not inside) * misfit
+        left = _together(of_level + common + inside * misfit, measured) + (not inside) * misfit
         of_count = _together(misfit, measured) if inside and both else misfit * (len(rows.columns) > 0)
         loss += (np.log1p((of_row + left) * size) + np.log1p((of_row + of_count) * size)).mean(axis=0)
     known = (of_squares <= SPREAD_ERROR**2) | (squares >= MOST_SQUARES)

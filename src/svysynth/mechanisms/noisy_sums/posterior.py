@@ -12,9 +12,10 @@ their spread: columns' main effects are left alone, and cells are drawn towards 
 for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FBP says of the sample that (t, p), p = −v, is
 normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same Σ (docs/method.md).
 
-A file whose answers are not lognormal has other weighted means and sums of weights than S and W say. How far off they
-are, γ ~ N(0, MISFIT² + what samples give by chance) in each row of the weighted sums, is sampled too, and so is κ, the
-sum of the sample's weights over the population total. Where scales come from histograms these say something of the
+A file whose answers are not lognormal, or were clamped, has other weighted means and sums of weights than S and W say.
+How far off they are is sampled too: γ ~ N(0, MISFIT² + what samples give by chance) in each row of the weighted sums,
+for outcomes one more that all rows share, γ₀ ~ N(0, COMMON²), and κ, the sum of the sample's weights over the
+population total. Where scales come from histograms these say something of the
 spreads, for which squares may be too noisy: the log of a spread within and between cells is that of its scale, give or
 take an error.
 
@@ -39,9 +40,9 @@ from svysynth.outline import outlined
 from svysynth.spec import Transform
 
 DEVIATION, DECADE = 0.1, 1.2
-"""log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, give or take a factor ten."""
-MISFIT = 0.05
-"""The spread of γ's prior: how far a lognormal model's mean or count is from the file's, as a share."""
+"""log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""
+COMMON, MISFIT = 0.1, 0.03
+"""The spreads of the priors of γ₀ and γ: how far a model's means and counts are from the file's, as shares."""
 SUM_OF_WEIGHTS = 0.02
 """The spread of log κ's prior, beside what samples give by chance."""
 LEAST_CURVATURE = 0.3
@@ -124,8 +125,8 @@ class _Point(NamedTuple):
     """log τ of t and v."""
     misfit: Array
     """Row × 1 or 2: γ in units of its prior's spread."""
-    sum_of_weights: Array
-    """log κ, in units of its prior's spread."""
+    common: Array
+    """γ₀ and log κ, in units of their priors' spreads."""
 
 
 @outlined
@@ -213,14 +214,14 @@ class NoisyModel:
         if self.deviations:
             return latent.sums / size
         gram = (x * size).T @ x + jnp.diag(statistics.spread**-2.0)
-        return x @ jnp.linalg.solve(gram, x.T @ latent.sums)
+        return jnp.asarray(x @ jnp.linalg.solve(gram, x.T @ latent.sums))
 
     def _at(self, z: Array, statistics: NoisyStatistics) -> tuple[_Point, _Latent]:
         cells, coefficients = statistics.x.shape
-        sizes = [2 * cells, 3, 3, 2 * coefficients, 2 * self.deviations, statistics.weighted.size, 1]
-        sums, bartlett, spread, beta, deviation, misfit, total = jnp.split(z, np.cumsum(sizes)[:-1])
+        sizes = [2 * cells, 3, 3, 2 * coefficients, 2 * self.deviations, statistics.weighted.size, 2]
+        sums, bartlett, spread, beta, deviation, misfit, common = jnp.split(z, np.cumsum(sizes)[:-1])
         beta, misfit = beta.reshape(coefficients, 2), misfit.reshape(statistics.weighted.shape)
-        point = _Point(sums.reshape(cells, 2), bartlett, spread, beta, deviation, misfit, total[0])
+        point = _Point(sums.reshape(cells, 2), bartlett, spread, beta, deviation, misfit, common)
         return point, _latent(point, statistics, self.deviations)
 
     def _start(self, statistics: NoisyStatistics) -> Array:
@@ -237,7 +238,7 @@ class NoisyModel:
         correlation = jnp.clip(variances[1] / jnp.sqrt(first * second), -0.8, 0.8)
         spread = jnp.array([0.5 * jnp.log(first), 0.5 * jnp.log(second), jnp.arctanh(correlation)])
         deviation = jnp.full(2 * self.deviations, jnp.log(DEVIATION))
-        rest = jnp.zeros(statistics.weighted.size + 1)
+        rest = jnp.zeros(statistics.weighted.size + 2)
         return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
 
     def _residuals(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
@@ -266,14 +267,14 @@ class NoisyModel:
         else:
             excess = means[:, 0] + across + outcome
         by_chance = jnp.expm1(second**2) / size.sum()
-        total = jnp.exp(jnp.sqrt(SUM_OF_WEIGHTS**2 + by_chance) * point.sum_of_weights)
+        total = jnp.exp(jnp.sqrt(SUM_OF_WEIGHTS**2 + by_chance) * point.common[1])
         parts = [total * weights * excess, total * weights - size][: statistics.weighted.shape[1]]
         return statistics.weighted_members @ jnp.stack(parts, axis=1)
 
     def _without_noise(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
         """All of the log density but the noise of the measurement."""
         scales = -0.25 * (_log_total_variance(latent, statistics) ** 2).sum() / (2 * statistics.width_error**2)
-        further = -0.5 * (point.misfit**2).sum() - 0.5 * point.sum_of_weights**2
+        further = -0.5 * (point.misfit**2).sum() - 0.5 * (point.common**2).sum()
         return latent.log_density + self._log_prior(point, statistics) + scales + further
 
     def _log_prior(self, point: _Point, statistics: NoisyStatistics) -> Array:
@@ -355,7 +356,8 @@ def _misfit(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
     size = members @ statistics.size
     by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[: statistics.weighted.shape[1]]
     found = members.T @ (jnp.sqrt(MISFIT**2 + by_chance / size[:, None]) * point.misfit)
-    return found[:, 0], found[:, 1] if found.shape[1] > 1 else jnp.zeros(len(found))
+    weight = found[:, 1] if found.shape[1] > 1 else jnp.zeros(len(found))
+    return found[:, 0] + COMMON * point.common[0], weight
 
 
 def _products(sums: Array, size: Array) -> Array:
