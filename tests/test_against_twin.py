@@ -64,9 +64,13 @@ def as_survey(records, clustered, corrected):
 
 def assert_agrees(records, clustered, corrected, lonely):
     survey = as_survey(records, clustered, corrected)
-    table = svysynth.tabulate(survey, ["a", "b"], STATISTICS, svysynth.EstimationSpec(lonely=lonely))
+    estimation = svysynth.EstimationSpec(lonely=lonely)
+    table = svysynth.tabulate(survey, ["a", "b"], STATISTICS, estimation)
+    ratios = svysynth.TableSpec(by=("a", "b"), statistics=("count", "total"))
+    scaled = svysynth.tabulate_all(survey, [ratios], estimation, scaled=True)
+    named = scaled.with_columns(pl.concat_str(pl.lit("scaled "), "statistic").alias("statistic"))
     twin = twin_table(records, LEVELS, lonely)
-    for row in table.iter_rows(named=True):
+    for row in pl.concat([table, named]).iter_rows(named=True):
         key = row["statistic"], row["a"], row["b"]
         if key not in twin:
             assert row["statistic"] == "mean"

@@ -13,7 +13,8 @@ def twin_table(records, levels, lonely):
     """Estimate and standard error of every statistic for every cell, margin and the total.
 
     `records` is a list of dicts with y, w, stratum, psu (unique within the stratum), size (PSUs of the stratum in the
-    population, or infinity), a, b. Returns {(statistic, a, b): (estimate, se, scale)}, where `scale` is the standard
+    population, or infinity), a, b. A scaled count or total is that of weights which were scaled to a known total.
+    Returns {(statistic, a, b): (estimate, se, scale)}, where `scale` is the standard
     error that the same linearised values would have if nothing cancelled: the yardstick for rounding error.
     """
     result = {}
@@ -29,6 +30,12 @@ def twin_table(records, levels, lonely):
             "total": (total, [r["w"] * r["y"] * i for r, i in zip(records, inside, strict=True)]),
             "proportion": (share, [r["w"] * (i - share) / population for r, i in zip(records, inside, strict=True)]),
         }
+        for statistic, value in (("count", [1.0] * len(records)), ("total", [r["y"] for r in records])):
+            whole = linear[statistic][0]
+            linear[f"scaled {statistic}"] = (
+                whole,
+                [r["w"] * (i * v - whole / population) for r, i, v in zip(records, inside, value, strict=True)],
+            )
         if chosen:
             mean = total / count
             linear["mean"] = (
@@ -37,9 +44,9 @@ def twin_table(records, levels, lonely):
             )
             sizes = {"mean": count}
         for statistic, (estimate, z) in linear.items():
-            magnitude = max(abs(r["y"]) for r in records) if statistic in ("total", "mean") else 1.0
-            unit = {"count": 1.0, "total": 1.0, "proportion": population, "mean": sizes["mean"] if chosen else 1.0}
-            scale = magnitude * math.sqrt(math.fsum(r["w"] ** 2 for r in records)) / unit[statistic]
+            magnitude = 1.0 if statistic.endswith(("count", "proportion")) else max(abs(r["y"]) for r in records)
+            unit = {"proportion": population, "mean": sizes["mean"] if chosen else 1.0}
+            scale = magnitude * math.sqrt(math.fsum(r["w"] ** 2 for r in records)) / unit.get(statistic, 1.0)
             result[statistic, a, b] = (estimate, math.sqrt(_variance(records, z, lonely)), scale)
     return result
 

@@ -63,11 +63,14 @@ def tabulate_all(
     tables: Sequence[TableSpec],
     estimation: EstimationSpec | None = None,
     replicates: Replicates | None = None,
+    *,
+    scaled: bool = False,
 ) -> pl.DataFrame:
     """Several tables of a survey from one pass over it; a column that a table does not use is "All" there.
 
     Variances come from `replicates` where they are given, else by the method of `estimation.variance`, whose
-    replicates are then drawn afresh.
+    replicates are then drawn afresh. `scaled` says that the weights were scaled to a known total, as synthetic ones
+    are: what counts and totals share with it is no error.
     """
     require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
     estimation = estimation or EstimationSpec()
@@ -82,9 +85,9 @@ def tabulate_all(
     levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
     variance: _Linearized | _Replicated
     if replicates is None:
-        variance = _Linearized(moments, survey.index, estimation.lonely)
+        variance = _Linearized(moments, survey.index, estimation.lonely, scaled)
     else:
-        variance = _Replicated.of(moments, replicates)
+        variance = _Replicated.of(moments, replicates, scaled)
     frames = []
     for table in tables:
         layout = Layout.of(table, columns, survey)
@@ -114,10 +117,11 @@ class _Linearized:
     moments: Moments
     index: DesignIndex
     lonely: Lonely
+    scaled: bool
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
         """The variance of a statistic for each domain."""
-        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely)
+        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, self.scaled)
 
     @property
     def degrees_of_freedom(self) -> int:
@@ -137,10 +141,13 @@ class _Replicated:
     outcome: Floats
 
     @classmethod
-    def of(cls, moments: Moments, replicates: Replicates) -> _Replicated:
+    def of(cls, moments: Moments, replicates: Replicates, scaled: bool) -> _Replicated:
         present, cell = np.unique(moments.cell, return_inverse=True)
         weight = replicates.sums(moments.block, cell, moments.weight, len(present))
         outcome = replicates.sums(moments.block, cell, moments.weighted_outcome, len(present))
+        if scaled:  # so is every replicate
+            factor = moments.weight.sum() / weight.sum(axis=0)
+            weight, outcome = weight * factor, outcome * factor
         return cls(replicates, cell, weight, outcome)
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
