@@ -494,11 +494,30 @@ def odd_release():
     return release_of(drawn_from(spec, ["01", "1", "NA", "'a"], 60), spec)
 
 
+@cache
+def paper_errors():
+    spec = spec_of("fbs")
+    spec = spec.model_copy(update={"estimation": EstimationSpec(standard_errors="paper")})
+    return release_of(example("fbs")[2], spec)
+
+
+@cache
+def public_weights():
+    """Both weights are the survey's own, and add up to no declared total."""
+    spec = spec_of("fbs", weight_public=True)
+    synthetic = drawn_from(spec, ["1", "2", "3"], 40)
+    kept = [one.frame.with_columns(weight_unsmoothed=pl.col("weight")) for one in synthetic.surveys]
+    surveys = [replace(one, frame=frame) for one, frame in zip(synthetic.surveys, kept, strict=True)]
+    return release_of(replace(synthetic, surveys=tuple(surveys)), spec)
+
+
 RELEASES = {
     "fbs": lambda: example("fbs")[0],
     "fbp": lambda: example("fbp")[0],
     "fbp as in the paper": paper_release,
     "odd names": odd_release,
+    "standard errors as in the paper": paper_errors,
+    "public weights": public_weights,
 }
 
 
@@ -560,7 +579,13 @@ def test_the_stata_code_is_whole():
     assert code.count("{") == code.count("}")
     assert "strata(stratum)" in code
     assert "mean(weight), by(field gender)" in code
-    assert "strata(" not in snippets(paper_release())["stata"]
+    assert "svyset _n [pweight = weight], strata(stratum) poststrata(one) postweight(known)" in code
+    assert code.count("[pweight = weight_unsmoothed]") == 1  # counts; means by shares
+    assert "[pweight = weight], poststrata(one)" in snippets(paper_release())["stata"]
+    assert snippets(example("fbs")[0])["stata"].count("[pweight = weight_unsmoothed]") == 2
+    for name in ("standard errors as in the paper", "public weights"):
+        old = snippets(RELEASES[name]())["stata"]
+        assert not any(word in old for word in ("unsmoothed]", "poststrata", "known"))
     odd = snippets(odd_release())["stata"]
     assert "varnames(nonames) rowrange(2)" in odd
     assert "group(v4 v5), label" in odd

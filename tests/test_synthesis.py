@@ -1,5 +1,7 @@
 """Synthesis and combining: from draws to synthetic surveys, and from their tables to one."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,8 +10,11 @@ from scipy import stats
 import svysynth
 from svysynth import FBP, FBS, EstimationSpec, Streams, SurveyError
 from svysynth.combine import Synthetic, combine
+from svysynth.files import write_frame
 from svysynth.studies.simulation import draw_sample, make_population
 from svysynth.synthesis import choose_draws
+
+PAPER = EstimationSpec(standard_errors="paper")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +90,7 @@ def test_tables_with_random_replicates_can_be_made_again(calibrated):
 def test_the_rules_of_fbp(survey):
     """Cell means are unweighted; margins weigh them by the cells' counts; the paper's variances ignore strata."""
     synthetic = Synthetic((survey,), "population")
-    table = synthetic.tabulate(["field", "gender"], ["count", "mean"])
+    table = synthetic.tabulate(["field", "gender"], ["count", "mean"], PAPER)
     cell = survey.frame.filter((pl.col("field") == "7") & (pl.col("gender") == "Male"))
     found = table.filter(field="7", gender="Male")
     assert found.filter(statistic="mean")["estimate"].item() == pytest.approx(cell["salary"].mean())
@@ -97,9 +102,94 @@ def test_the_rules_of_fbp(survey):
     )
     margin = (cells["salary"] * cells["weight"]).sum() / cells["weight"].sum()
     assert table.filter(statistic="mean", field="7", gender="All")["estimate"].item() == pytest.approx(margin)
-    without = Synthetic((survey,), "population", strata_in_variance=False).tabulate(["field"], ["count"])
-    with_strata = synthetic.tabulate(["field"], ["count"])
+    without = Synthetic((survey,), "population", strata_in_variance=False).tabulate(["field"], ["count"], PAPER)
+    with_strata = synthetic.tabulate(["field"], ["count"], PAPER)
     assert (without["se"] > with_strata["se"])[1:].all()
+
+
+def stratified_variance(z, stratum):
+    """Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)²."""
+    parts = [z[stratum == one] for one in np.unique(stratum)]
+    return sum(len(part) * np.var(part, ddof=1) for part in parts)
+
+
+@pytest.mark.parametrize("cell", [{"field": "7"}, {"gender": "Male"}, {"field": "2", "gender": "Female"}, {}])
+def test_standard_errors_have_the_spread_of_the_weights_as_drawn(calibrated, cell):
+    """ū by hand: unsmoothed weights for all of FBS and for FBP's counts, cells' weights for FBP's outcomes."""
+    synthetic = calibrated.synthesize(None, correction=False)
+    by_cells, stratified = synthetic.rules == "population", synthetic.strata_in_variance
+    statistics = ("count", "mean", "total", "proportion")
+    for one in synthetic.surveys:
+        table = Synthetic((one,), synthetic.rules, stratified).tabulate(["field", "gender"], statistics)
+        found = dict(table.filter(**({"field": "All", "gender": "All"} | cell)).select("statistic", "se").iter_rows())
+        frame = one.frame.with_columns(share=pl.col("weight").mean().over("field", "gender"))
+        stratum = frame["field"].to_physical().to_numpy() * stratified
+        inside = np.all([(frame[name] == label).to_numpy() for name, label in cell.items()] or [np.ones(1000)], axis=0)
+        y, drawn = frame["salary"].to_numpy(), frame["weight_unsmoothed"].to_numpy()
+        w = frame["share"].to_numpy() if by_cells else drawn
+        population, size = drawn.sum(), (drawn * inside).sum()
+        mean, total = (w * inside * y).sum() / (w * inside).sum(), (w * inside * y).sum()
+        z = {
+            "count": drawn * (inside - size / population),
+            "proportion": drawn * (inside - size / population) / population,
+            "mean": w * inside * (y - mean) / (w * inside).sum(),
+            "total": w * (inside * y - total / population),
+        }
+        for statistic in statistics if cell else ("mean", "total"):
+            expected = np.sqrt(stratified_variance(z[statistic], stratum))
+            assert found[statistic] == pytest.approx(expected, rel=1e-8), statistic
+        if not cell:
+            assert found["count"] == 0
+
+
+def test_the_choice_of_standard_errors_changes_no_estimate(calibrated):
+    synthetic = calibrated.synthesize(None, correction=False)
+    full, paper = (synthetic.tabulate(["field", "gender"], estimation=one) for one in (None, PAPER))
+    assert full["estimate"].equals(paper["estimate"])
+
+
+@pytest.mark.parametrize("variance", ["jackknife", "bootstrap"])
+def test_replicates_are_scaled_as_the_file_is(calibrated, variance):
+    one = Synthetic(calibrated.synthesize(None, correction=False).surveys[:1], "weighted")
+    settings = {"variance": variance, "replicates": 1000}
+    replicated, linearised = (
+        one.tabulate(["gender"], ["count", "total"], EstimationSpec(**own)).filter(gender="Male")["se"].to_numpy()
+        for own in (settings, {})
+    )
+    np.testing.assert_allclose(replicated, linearised, rtol=0.01 if variance == "jackknife" else 0.1)
+    whole = one.tabulate([], ["count"], EstimationSpec(**settings))
+    assert whole["se"].item() == 0
+
+
+def test_public_weights_have_one_kind_of_standard_error(survey):
+    """They are neither smoothed nor scaled, so that the two rules are one."""
+    both = survey.frame.with_columns(weight_unsmoothed=pl.col("weight"))
+    synthetic = Synthetic((replace(survey, frame=both, weight_public=True),))
+    full, paper = (synthetic.tabulate(["field"], ["count", "mean", "total"], one) for one in (None, PAPER))
+    assert full.equals(paper)
+
+
+def test_a_survey_without_the_weights_as_drawn_is_refused(survey):
+    with pytest.raises(SurveyError, match="read_synthetic"):
+        Synthetic((survey,)).tabulate(["field"])
+
+
+def test_synthetic_files_are_read_with_both_weights(calibrated, tmp_path):
+    synthetic = calibrated.synthesize(correction=False)
+    paths = [tmp_path / f"microdata-{number}.csv" for number in range(3)]
+    for path, one in zip(paths, synthetic.surveys, strict=True):
+        write_frame(one.frame, path)
+    rules = {"rules": synthetic.rules, "strata_in_variance": synthetic.strata_in_variance}
+    roles = {"outcome": "salary", "public": ["field", "gender"], "strata": "field"}
+    read = svysynth.read_synthetic(paths, **roles, **rules).tabulate(["field"])
+    made = synthetic.tabulate(["field"])
+    for column in ("estimate", "se"):
+        np.testing.assert_allclose(read[column].to_numpy(), made[column].to_numpy(), rtol=1e-9)
+    for files in (paths[0], str(paths[0]), []):
+        with pytest.raises(SurveyError, match="as a list"):
+            svysynth.read_synthetic(files, **roles)
+    with pytest.raises(SurveyError, match="weight_unsmoothed"):
+        svysynth.read_synthetic([synthetic.surveys[0].frame.drop("weight_unsmoothed")], **roles)
 
 
 def table_of(estimate, se):

@@ -68,6 +68,8 @@ def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
     def one():
         weights = np.exp(generator.standard_normal((2, len(survey))))
         weights *= 5000 / weights.sum(axis=1, keepdims=True)
+        if survey.weight_public:
+            weights = np.stack([survey.weights, survey.weights])
         public = list(dict.fromkeys([*survey.public, *([survey.design.strata] if survey.design.strata else [])]))
         frame = survey.frame.select(public).with_columns(
             pl.Series(survey.outcome, np.exp(10 + 0.4 * generator.standard_normal(len(survey)))),
@@ -76,7 +78,8 @@ def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
         )
         design = Design("weight", survey.design.strata)
         frame = rounded(frame, MICRODATA_DIGITS)
-        return Survey(frame, survey.outcome, design, survey.public, survey.transform, 5000.0)
+        roles = survey.outcome, design, survey.public, survey.transform, 5000.0
+        return Survey(frame, *roles, weight_public=survey.weight_public)
 
     synthetic = make_synthetic(tuple(one() for _ in range(datasets)), model)
     return SimpleNamespace(calibration=None, synthesize=lambda **_: synthetic)
@@ -205,6 +208,7 @@ def test_signing_again_without_a_change_changes_nothing(copy):
 VARIANTS = {
     "fbs": [('"fbp"', '"fbs"')],
     "the paper's smoothing": [("[[tables]]", '[model]\nsmoothing = "paper"\n\n[[tables]]')],
+    "public weights": [('"fbp"', '"fbs"'), ('weight = "wt"\n', 'weight = "wt"\nweight_public = true\n')],
     "without strata": [('strata = "region"\n', "")],
     "strata that are not public": [('strata = "region"', 'strata = "block"')],
     "one file": [("datasets = 2", "datasets = 1")],
@@ -212,6 +216,7 @@ VARIANTS = {
     "bootstrap": [("[[tables]]", '[estimation]\nvariance = "bootstrap"\nreplicates = 20\n\n[[tables]]')],
     "preston": [("[[tables]]", '[estimation]\nvariance = "preston"\nreplicates = 20\n\n[[tables]]')],
     "jackknife": [("[[tables]]", '[estimation]\nvariance = "jackknife"\n\n[[tables]]')],
+    "standard errors as in the paper": [("[[tables]]", '[estimation]\nstandard_errors = "paper"\n\n[[tables]]')],
 }
 
 
@@ -563,6 +568,7 @@ LIES = {
     "other smoothing": {"model": {"smoothing": "paper"}},
     "other rounding": {"rounding": {"microdata": 15}},
     "other confidence": {"estimation": {"confidence": 0.9}},
+    "other standard errors": {"estimation": {"standard_errors": "paper"}},
     "other tables": {"tables": [{"name": None, "by": ["sex"], "statistics": ["count"]}]},
     "tables of what is not public": {"tables": [{"name": None, "by": ["salary"], "statistics": ["count"]}]},
 }

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from svysynth.errors import SurveyError
     from svysynth.files import write_frame
     from svysynth.ledger import open_budget
+    from svysynth.microdata import read_synthetic
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
     from svysynth.models.numpyro import NumPyroModel
@@ -37,6 +38,7 @@ _HOMES = {
     "load_spec": "spec.load_spec",
     "open_budget": "ledger.open_budget",
     "read_survey": "survey.read_survey",
+    "read_synthetic": "microdata.read_synthetic",
     "release": "pipeline.release",
     "tabulate": "tables.tabulate",
     "tabulate_all": "tables.tabulate_all",
@@ -59,6 +61,7 @@ __all__ = [
     "load_spec",
     "open_budget",
     "read_survey",
+    "read_synthetic",
     "release",
     "tabulate",
     "tabulate_all",

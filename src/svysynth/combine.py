@@ -1,8 +1,14 @@
 """Combine: the tables of m synthetic surveys into one, by the rules of partial synthesis (paper appendix).
 
 q̄ is the mean of the m estimates, T = ū + b/m its variance, df = (m − 1)(1 + ū/(b/m))². With m = 1, T = ū and the normal
-quantile; with b = 0, df = ∞. FBS tables use the smoothed weights. FBP's outcomes are already those of the population:
+quantile; with b = 0, df = ∞. Estimates use the smoothed weights. FBP's outcomes are already those of the population:
 means are unweighted within a finest cell, and every unit of a cell carries its share N̂/n of the cell's count.
+
+ū is the sampling variance of the confidential estimate. Smoothed weights have lost the spread about the model's mean,
+which is most of the sampling variance of a count, so ū comes from the unsmoothed weights; and since both weights are
+scaled to the population total, what an estimate shares with that total is no error. FBP's means and totals need no
+unsmoothed weights: within a cell the weights of their estimates do not vary. `standard_errors = "paper"` takes ū from
+the weights of the estimates, as if these were not scaled.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ import polars as pl
 from scipy.special import ndtri, stdtrit
 
 from svysynth.engine import map_blocks
+from svysynth.errors import SurveyError
 from svysynth.groups import Floats, group_sums
 from svysynth.models.base import Model, Rules
 from svysynth.outline import outlined
@@ -25,6 +32,7 @@ from svysynth.spec import EstimationSpec, Statistic, TableSpec
 from svysynth.store import Column, derive, look_up
 from svysynth.streams import Streams
 from svysynth.survey import Survey
+from svysynth.synthesis import UNSMOOTHED
 from svysynth.tables import grade, make_table, tabulate_all
 
 ROUNDING = 1e-7
@@ -67,20 +75,37 @@ class Synthetic:
         if estimation.variance != "taylor":
             # A fixed seed, so that anyone can make the tables again: the surveys are synthetic and hide nothing.
             replicates = make_replicates(survey.index, estimation, Streams.seeded(0))
-        by_weight = tabulate_all(survey, tables, estimation, replicates)
+        # public weights are kept as they are: neither smoothed nor scaled
+        full = estimation.standard_errors == "full" and not survey.weight_public
+        found = tabulate_all(survey, tables, estimation, replicates)
+        if full:
+            drawn = tabulate_all(_with_unsmoothed_weights(survey), tables, estimation, replicates, scaled=True)
+            found = found.with_columns(drawn["se"])
         if self.rules == "weighted":
-            return by_weight
-        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation, replicates)
+            return found
+        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation, replicates, scaled=full)
         outcome = pl.col("statistic").is_in(["mean", "total"])
-        columns = [column for column in by_weight.columns if column in ("estimate", "se")]
-        return by_weight.with_columns(
-            pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column) for column in columns
+        return found.with_columns(
+            pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column)
+            for column in ("estimate", "se")
         )
 
 
 def make_synthetic(surveys: tuple[Survey, ...], model: Model) -> Synthetic:
     """Synthetic surveys with the rules that belong to their model."""
     return Synthetic(surveys, getattr(model, "rules", "weighted"), getattr(model, "strata_in_variance", True))
+
+
+def _with_unsmoothed_weights(survey: Survey) -> Survey:
+    """The same survey with the weights as the model drew them."""
+    if UNSMOOTHED not in survey.frame.columns:
+        raise SurveyError(
+            "data",
+            f"column '{UNSMOOTHED}'",
+            "is not in a synthetic survey, and standard errors need it",
+            "read the files with svysynth.read_synthetic, or set estimation.standard_errors to 'paper'",
+        )
+    return replace(survey, design=replace(survey.design, weight=UNSMOOTHED))
 
 
 def _with_cell_weights(survey: Survey) -> Survey:

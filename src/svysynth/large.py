@@ -152,10 +152,13 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> LargeSurvey:
     return _of_parts(survey, survey.groups, columns, group, folder, engine)
 
 
-def read_large(spec: SurveySpec, folder: Path, engine: Engine) -> LargeSurvey:
-    """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers."""
+def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, ...] = ()) -> LargeSurvey:
+    """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers.
+
+    `also` names further columns of numbers to keep.
+    """
     file = open_data(spec.data)
-    require_columns(needed_columns(spec), file.columns)
+    require_columns([*needed_columns(spec), *also], file.columns)
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_FRAME)
     found = list(engine.map(_Combinations(file, spec), parts))
     kept = [int(part["records"].sum()) for part in found]
@@ -163,10 +166,10 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine) -> LargeSurvey:
     combinations = pl.concat(found).group_by(names).agg(pl.col("records").sum())
     require_records(combinations, "survey.where" if spec.where else "the data", "loosen the condition")
     groups, codes, group = _number_groups(combinations, file, spec)
-    columns = _create(folder, (spec.outcome, spec.weight), sum(kept))
+    columns = _create(folder, (spec.outcome, spec.weight, *also), sum(kept))
     place = Stored.create(folder / "group", np.int32, sum(kept))
     numbered = combinations.select(names).with_columns(pl.Series(GROUP, group))
-    write = _Numbers(file, spec, numbered, tuple(columns.values()), place)
+    write = _Numbers(file, spec, numbered, columns, place)
     offsets = np.cumsum([0, *kept[:-1]]).tolist()
     for _ in engine.map(write, list(zip(parts, offsets, strict=True))):
         pass
@@ -197,20 +200,20 @@ class _Numbers:
     file: DataFile
     spec: SurveySpec
     groups: pl.DataFrame
-    columns: tuple[Stored, ...]
+    columns: Mapping[str, Stored]
     place: Stored
 
     def __call__(self, part: tuple[range, int]) -> None:
         rows, start = part
-        frame = _read(self.file, self.spec, declared_columns(self.spec), rows)
+        frame = _read(self.file, self.spec, [*declared_columns(self.spec), *self.columns], rows)
         try:
-            found = {name: numbers(frame[name], self.file) for name in (self.spec.outcome, self.spec.weight)}
+            found = {name: numbers(frame[name], self.file) for name in self.columns}
             check_ranges(found, self.spec)
         except SurveyError as error:
             problem = f"{error.problem} (in rows {rows.start + 1:,} to {rows.stop:,} of the file)"
             raise SurveyError(error.kind, error.place, problem, error.remedy) from None
-        for column, values in zip(self.columns, found.values(), strict=True):
-            column.write(start, values.to_numpy())
+        for name, column in self.columns.items():
+            column.write(start, found[name].to_numpy())
         names = [name for name in self.groups.columns if name != GROUP]
         numbered = frame.select(names).join(self.groups, on=names, how="left", nulls_equal=True, maintain_order="left")
         self.place.write(start, numbered[GROUP].to_numpy())

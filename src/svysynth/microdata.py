@@ -6,9 +6,12 @@ Whoever has the public folder can do all of this; verification and the mechanism
 from __future__ import annotations
 
 import math
+import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -21,9 +24,10 @@ from svysynth.formats.csv import as_written
 from svysynth.formats.parquet import count_rows, read_rows
 from svysynth.large import is_large, read_large
 from svysynth.manifest import Manifest
+from svysynth.models.base import Rules
 from svysynth.releases import MICRODATA_DIGITS, endings, rounded, survey_of_microdata
-from svysynth.spec import Spec
-from svysynth.survey import Survey
+from svysynth.spec import Spec, Transform
+from svysynth.survey import Survey, read_survey
 from svysynth.synthesis import SMOOTHED, UNSMOOTHED
 
 AGREEMENT = 1e-8
@@ -48,6 +52,42 @@ def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.Data
     return combine([_tables_of_microdata(path, manifest, spec, rules) for path in paths], spec.estimation)
 
 
+def read_synthetic(
+    files: Sequence[Any],
+    *,
+    outcome: str,
+    public: str | Sequence[str],
+    strata: str | None = None,
+    transform: Transform = "log",
+    weight_public: bool = False,
+    rules: Rules = "weighted",
+    strata_in_variance: bool = True,
+) -> Synthetic:
+    """Read the synthetic files of a release, each with both of its weights, to make tables from all of them.
+
+    The files may be frames. `weight_public` is the spec's; `rules` and `strata_in_variance` are those of the model that
+    the files come from, and the release's report has them.
+    """
+    remedy = "give a list with the paths of all synthetic files of a release"
+    if isinstance(files, str | os.PathLike) or not isinstance(files, Sequence) or not files:
+        raise SurveyError("spec", "read_synthetic", "needs the synthetic files as a list", remedy)
+
+    def read(file: Any, weight: str) -> Survey:
+        return read_survey(
+            file,
+            outcome=outcome,
+            weight=weight,
+            public=public,
+            strata=strata,
+            transform=transform,
+            weight_public=weight_public,
+        )
+
+    surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
+    both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
+    return Synthetic(tuple(both), rules, strata_in_variance)
+
+
 def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:
     """The tables of one synthetic file; one that is large is put on disk, as it was when it was made."""
     file = open_data(path)
@@ -56,7 +96,9 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
         source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
         if spec.estimation.variance == "taylor" and is_large(source):
             labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
-            survey: Survey = read_large(source.model_copy(update={"labels": labels}), Path(scratch), LOCAL)
+            source = source.model_copy(update={"labels": labels})
+            survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))
+            survey = replace(survey, weight_public=spec.survey.weight_public)
         else:
             survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels)
         return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)

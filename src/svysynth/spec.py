@@ -25,6 +25,8 @@ Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
+StandardErrors = Literal["full", "paper"]
+"""Of tables from synthetic files: with the spread of unsmoothed weights, or of smoothed ones as in the paper."""
 
 LARGEST_SPEC_BYTES = 1_000_000
 MOST_BY_COLUMNS = 8
@@ -187,6 +189,7 @@ class EstimationSpec(Section):
     """`[estimation]`: how standard errors and intervals are made."""
 
     variance: VarianceMethod = "taylor"
+    standard_errors: StandardErrors = "full"
     replicates: Annotated[int, Field(ge=2, le=10_000)] = 200
     lonely: Lonely = "fail"
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95

@@ -88,7 +88,9 @@ class PseudoPosterior(Mechanism):
         """Tables that cannot be made: synthetic surveys have the strata but not the clusters. And a total is needed."""
         bare = replace(survey, design=Design(survey.design.weight, survey.design.strata))
         rules = self.synthetic((bare,), _privacy(spec).mechanism, spec.model)
-        rules.tabulate_all(spec.requested_tables, spec.estimation)
+        # there are no drawn weights yet
+        estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})
+        rules.tabulate_all(spec.requested_tables, estimation)
         if survey.population_total is None and not survey.weight_public:
             remedy = "declare the published figure that released weights are scaled to"
             raise SurveyError("spec", "survey.population_total", "is not declared", remedy)

@@ -79,6 +79,7 @@ def public_page(release: Release) -> str:
         log=spec.survey.transform == "log",
         strata=spec.survey.strata if synthetic.strata_in_variance else None,
         population=synthetic.rules == "population",
+        full=_full_errors(release),
         formula=spec.model.formula or " + ".join(spec.survey.public),
         exact=estimation.variance == "taylor",
         variance=estimation.variance,
@@ -166,15 +167,26 @@ def _columns(release: Release) -> list[tuple[str, str]]:
     meanings = {
         "id": "The row’s place in the file; it says nothing else",
         survey.outcome: "The outcome, synthetic",
-        SMOOTHED: "The weight to use: synthetic and smoothed, that is, what the model expects for the row",
-        UNSMOOTHED: "The weight as the model drew it, for studies of the weights; not for estimates",
+        SMOOTHED: "The weight for estimates: synthetic and smoothed, that is, what the model expects for the row",
+        UNSMOOTHED: f"The weight as the model drew it, for {_use_of_unsmoothed(release)}; not for estimates",
     }
+    if survey.weight_public:
+        meanings |= {SMOOTHED: "The weight: public, as in the survey", UNSMOOTHED: "The same"}
     for column, labels in release.levels.items():
         meanings[column] = f"Public, as in the survey: {_counted(len(labels), 'label')}"
     if survey.strata:
         known = meanings.get(survey.strata, "Public, as in the survey")
         meanings[survey.strata] = f"{known}. The strata of the sample"
     return [(name, meanings.get(name, "")) for name in release.previews[0].columns]
+
+
+def _full_errors(release: Release) -> bool:
+    """Whether standard errors are by the weights as drawn, which public weights are not."""
+    return release.spec.estimation.standard_errors == "full" and not release.spec.survey.weight_public
+
+
+def _use_of_unsmoothed(release: Release) -> str:
+    return "standard errors" if _full_errors(release) else "studies of the weights"
 
 
 def _promise(release: Release) -> list[tuple[str, str]]:
@@ -206,9 +218,17 @@ def _promise(release: Release) -> list[tuple[str, str]]:
 
 def _notes(release: Release) -> list[str]:
     estimation = release.spec.estimation
+    if not release.microdata or release.spec.survey.weight_public:
+        weights = ""
+    elif estimation.standard_errors == "full":
+        weights = " They have the spread of the weights as the model drew them."
+    else:
+        weights = (
+            " They have the spread of smoothed weights only, as in the paper, which makes those of counts too small."
+        )
     found = [
         f"Standard errors are by {VARIANCES[estimation.variance]}; intervals have a nominal level of "
-        f"{_level(estimation.confidence)}.",
+        f"{_level(estimation.confidence)}.{weights}",
         "A cell without records has a count of 0 with standard error 0, which does not say how rare it is.",
         f"Numbers are rounded to {TABLE_DIGITS} significant digits in the tables"
         + (
@@ -294,6 +314,7 @@ def snippets(release: Release) -> Mapping[str, str]:
         "confidence": spec.estimation.confidence,
         "lonely": spec.estimation.lonely,
         "variance": spec.estimation.variance,
+        "standard_errors": spec.estimation.standard_errors,
     }
     defaults = {name: field.default for name, field in type(spec.estimation).model_fields.items()}
     content: dict[str, Any] = {
@@ -307,6 +328,8 @@ def snippets(release: Release) -> Mapping[str, str]:
         "cells": " + ".join(r_name(guarded(name)) for name in table.by),
         "statistics": [statistic for statistic in table.statistics if statistic != "proportion" or table.by],
         "population": synthetic.rules == "population",
+        "full": _full_errors(release),
+        "weight_public": spec.survey.weight_public,
         "lonely": spec.estimation.lonely,
         "confidence": spec.estimation.confidence,
         "transform": spec.survey.transform,
@@ -322,7 +345,7 @@ def snippets(release: Release) -> Mapping[str, str]:
 STATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 STATA_WORDS = {
     *("_all", "_b", "byte", "_coef", "_cons", "double", "float", "if", "in", "int", "long", "_n", "_N", "_pi", "_pred"),
-    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "one", "share"),
+    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "one", "share", "known"),
 }
 """Names that Stata, or the code itself, uses for other things."""
 
@@ -334,6 +357,8 @@ def _stata(
     plain = all(STATA_NAME.fullmatch(name) and name not in STATA_WORDS for name in columns)
     names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
     lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
+    options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
+    options += ["poststrata(one) postweight(known)"] if content["full"] else []
     return {
         "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",
         "variables": list(names.items()),
@@ -343,5 +368,6 @@ def _stata(
         "stata_strata": content["strata"] and names[content["strata"]],
         "stata_weight": names[SMOOTHED],
         "stata_outcome": names[content["outcome"]],
-        "stata_lonely": lonely.get(content["lonely"], ""),
+        "stata_drawn": names[UNSMOOTHED],
+        "stata_options": f", {' '.join(options)}" if options else "",
     }

@@ -14,10 +14,11 @@ import polars as pl
 
 from svysynth.combine import Synthetic
 from svysynth.groups import Floats
-from svysynth.spec import TableSpec
+from svysynth.spec import EstimationSpec, TableSpec
 from svysynth.survey import Survey
 
 NUMBER, STRATUM = "(survey)", "(stratum)"
+AS_IN_THE_PAPER = EstimationSpec(standard_errors="paper")
 
 
 def stack_surveys(surveys: Sequence[Survey]) -> Survey:
@@ -38,12 +39,12 @@ def stack_surveys(surveys: Sequence[Survey]) -> Survey:
 def tabulate_stack(stack: Survey, rules: Synthetic) -> Floats:
     """Survey × row × (estimate, standard error): counts and means by the public columns, by a method's rules.
 
-    Not a number where a cell is empty and has no mean.
+    Standard errors are the paper's. Not a number where a cell is empty and has no mean.
     """
     if not rules.strata_in_variance:
         stack = replace(stack, design=replace(stack.design, strata=NUMBER))
     rules = replace(rules, surveys=(stack,), strata_in_variance=True)
-    found = rules.tabulate_all([TableSpec(by=stack.public)]).select("estimate", "se")
+    found = rules.tabulate_all([TableSpec(by=stack.public)], AS_IN_THE_PAPER).select("estimate", "se")
     surveys = len(stack.levels(NUMBER))
     numbers = found.fill_null(float("nan")).to_numpy().reshape(2, 1 + surveys, -1, 2)[:, 1:]
     return np.concatenate(numbers, axis=1)
