@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -488,7 +487,7 @@ def test_the_variance_within_and_between_cells_is_what_samples_have():
 
 
 def test_a_large_file_that_is_not_lognormal_is_right_on_average():
-    """Two groups with the same log mean and other shapes: a lognormal model says the same of both, the file does not."""
+    """Two groups with the same log mean and other spreads: the model says the same of both, the file does not."""
     n = 60_000
     generator = np.random.default_rng(8)
     frame = people(n)

@@ -34,7 +34,8 @@ from svysynth.streams import Streams
 
 CHAINS = 4
 OVERSAMPLING = 2
-"""Draws made for each draw kept: with fewer, R-hat is too noisy to be held to 1.01 for every quantity."""
+"""Draws made for each draw kept, for a model that names no number of its own (`oversampling`): with fewer, R-hat is too
+noisy to be held to 1.01 for every quantity."""
 STEP_SIZE = 0.5
 """Of NUTS, in units of the whitened density's spread, for a model that names none of its own."""
 TURN = 0.5
@@ -95,14 +96,14 @@ def _run(
     state, _ = advance(state, number=0, halvings=halvings + 1)
     legs: list[_Leg] = []
     for _ in range(MOST_ROUNDS):
-        for _ in range(_legs(draws)):
+        for _ in range(_legs(model, draws)):
             state, leg = advance(state, number=1 + len(legs), halvings=halvings)
             legs.append(leg)
         run = _Leg(*jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=1), *legs))
         verdict = judge(_quantities(run), int(run.divergent.sum()), run.energy)
         if verdict.passed or verdict.divergences:
             break
-    return {name: _thin(value, draws) for name, value in run.parameters.items()}, verdict
+    return {name: _thin(value, draws, _legs(model, draws)) for name, value in run.parameters.items()}, verdict
 
 
 def fit_together(
@@ -143,12 +144,12 @@ def _run_together(
     whitening, state = _start_together(model, statistics, key)
     state, _ = _advance_together(model, statistics, whitening, state, key, 0, halvings + 1)
     legs: list[_Leg] = []
-    for number in range(1, 1 + rounds * _legs(draws)):
+    for number in range(1, 1 + rounds * _legs(model, draws)):
         state, leg = _advance_together(model, statistics, whitening, state, key, number, halvings)
         legs.append(leg)
     run = _Leg(*jax.tree.map(lambda *pieces: jnp.concatenate(pieces, axis=2), *legs))
     figures = judge_together(jax.vmap(partial(_quantities, xp=jnp))(run), run.energy)
-    thin = jax.vmap(partial(_thin, draws=draws))
+    thin = jax.vmap(partial(_thin, draws=draws, legs=_legs(model, draws)))
     kept = {name: thin(value) for name, value in run.parameters.items()}
     return kept, np.asarray(figures), np.asarray(run.divergent.sum(axis=(1, 2)))
 
@@ -176,15 +177,15 @@ class _Leg(NamedTuple):
     energy: Any
 
 
-def _legs(draws: int) -> int:
+def _legs(model: Density, draws: int) -> int:
     """The legs of a round: a round has as many transitions as are thinned to that many draws."""
-    return -(-OVERSAMPLING * draws // (CHAINS * LEG))
+    return -(-getattr(model, "oversampling", OVERSAMPLING) * draws // (CHAINS * LEG))
 
 
-def _thin(value: Any, draws: int) -> Any:
+def _thin(value: Any, draws: int, legs: int) -> Any:
     """Every k-th draw of the first round of every chain, so that `draws` are left."""
     each = -(-draws // CHAINS)
-    first = value[:, : _legs(draws) * LEG]
+    first = value[:, : legs * LEG]
     return first[:, :: first.shape[1] // each][:, :each].reshape(-1, *value.shape[2:])[:draws]
 
 

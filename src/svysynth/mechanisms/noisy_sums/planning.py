@@ -35,7 +35,7 @@ LEAST_SHARE, MOST_SHARE = 0.02, 0.2
 """Of ε, for each of the two histograms."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
-COMMON, MISFIT = 0.03, 0.02
+COMMON, MISFIT = 0.03, 0.06
 """Usual errors of a model's means together, and of each mean and count: with real wages and no noise they are about
 that (docs/method.md)."""
 STEPS = 1000

@@ -13,11 +13,11 @@ for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FB
 normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same Σ (docs/method.md).
 
 A file whose answers are not lognormal, or were clamped, has other weighted means and sums of weights than S and W say.
-How far off they are is sampled too: γ ~ N(0, MISFIT² + what samples give by chance) in each row of the weighted sums,
-for outcomes one more that all rows share, γ₀ ~ N(0, COMMON²), and κ, the sum of the sample's weights over the
-population total. Where scales come from histograms these say something of the
-spreads, for which squares may be too noisy: the log of a spread within and between cells is that of its scale, give or
-take an error.
+How far off they are is sampled too: γ ~ N(0, m² + what samples give by chance) in each row of the weighted sums, with m
+learned from the rows (log m is normal about log MISFIT); for outcomes one more that all rows share, γ₀ ~ N(0, COMMON²);
+and κ, the sum of the sample's weights over the population total. What was clamped away from weighted sums is added as a
+normal model has it. Where scales come from histograms these say something of the spreads, for which squares may be too
+noisy: the log of a spread within and between cells is that of its scale, give or take an error.
 
 The sampler moves S by a map that depends on Σ, β and τ: S = its mean and spread given them if the noise were normal. So
 it works where noise is far below the sampling error and where it is far above. W is moved by Bartlett's factors.
@@ -31,9 +31,11 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from svysynth.groups import Floats, Integers
-from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
+from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement, weighted_numbers
+from svysynth.mechanisms.noisy_sums.scaling import weighted_excess
 from svysynth.models.base import Array, Parameters
 from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
@@ -41,8 +43,8 @@ from svysynth.spec import Transform
 
 DEVIATION, DECADE = 0.1, 1.2
 """log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""
-COMMON, MISFIT = 0.1, 0.03
-"""The spreads of the priors of γ₀ and γ: how far a model's means and counts are from the file's, as shares."""
+COMMON, MISFIT = 0.1, 0.02
+"""The spread of γ₀'s prior, and the middle of m's: how far a model's means and counts are off, as shares."""
 SUM_OF_WEIGHTS = 0.02
 """The spread of log κ's prior, beside what samples give by chance."""
 LEAST_CURVATURE = 0.3
@@ -50,6 +52,8 @@ NEWTON_STEPS = 25
 SHORTER = (1.0, 0.5, 0.25, 0.1, 0.02)
 """Parts of a Newton step that are tried."""
 LKJ = 6.0
+MOST_CORRELATION = 0.9
+QUANTILES = 100
 LARGEST_LOG = 50.0
 """Of what is exponentiated: nothing overflows where the sampler looks too far."""
 
@@ -99,10 +103,28 @@ def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: F
         jnp.asarray(measurement.squares * step**2),
         jnp.asarray(measurement.squares_scale * step**2),
         _members(weighted),
-        jnp.asarray(weighted.sums * measurement.weighted_step),
+        jnp.asarray(weighted.sums * measurement.weighted_step + lost_to_clamping(measurement, size)),
         jnp.asarray(weighted.scale * measurement.weighted_step),
         jnp.asarray(measurement.width_error),
     )
+
+
+def lost_to_clamping(measurement: Measurement, size: Integers) -> Floats:
+    """What clamping took from weighted sums, as a normal model has it: row × 1 or 2.
+
+    Records are taken to have the scales of the histograms and the correlation of the noisy squares.
+    """
+    first, across, second = measurement.squares.astype(float)
+    correlation = np.clip(across / np.sqrt(max(first, 1) * max(second, 1)), -MOST_CORRELATION, MOST_CORRELATION)
+    nodes = ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES)
+    off, other = (grid.ravel() for grid in np.meshgrid(nodes, nodes))
+    scaling, both = measurement.scaling, measurement.plan.weighted.both
+    t = scaling.outcome.centre + scaling.outcome.width * off
+    v = scaling.weight.centre + scaling.weight.width * (correlation * off + np.sqrt(1 - correlation**2) * other)
+    kept = weighted_numbers(t, v, scaling, measurement.transform, both) * measurement.weighted_step
+    whole = np.stack(weighted_excess(t, v, scaling, measurement.transform)[: len(kept)])
+    level = measurement.weighted
+    return np.asarray(np.bincount(level.place, size)[:, None] * (whole - kept).mean(axis=1))
 
 
 def _members(level: Level) -> Array:
@@ -124,9 +146,9 @@ class _Point(NamedTuple):
     deviation: Array
     """log τ of t and v."""
     misfit: Array
-    """Row × 1 or 2: γ in units of its prior's spread."""
+    """Row × 1 or 2: γ in units of `_misfit_scale`."""
     common: Array
-    """γ₀ and log κ, in units of their priors' spreads."""
+    """γ₀ and log κ, in units of their priors' spreads, and log(m/MISFIT) of outcomes and of weights."""
 
 
 @outlined
@@ -152,6 +174,7 @@ class NoisyModel:
     transform: Transform
     turn = 0.1
     steps = 20
+    oversampling = 6
     near_normal = True
 
     @property
@@ -218,7 +241,7 @@ class NoisyModel:
 
     def _at(self, z: Array, statistics: NoisyStatistics) -> tuple[_Point, _Latent]:
         cells, coefficients = statistics.x.shape
-        sizes = [2 * cells, 3, 3, 2 * coefficients, 2 * self.deviations, statistics.weighted.size, 2]
+        sizes = [2 * cells, 3, 3, 2 * coefficients, 2 * self.deviations, statistics.weighted.size, 4]
         sums, bartlett, spread, beta, deviation, misfit, common = jnp.split(z, np.cumsum(sizes)[:-1])
         beta, misfit = beta.reshape(coefficients, 2), misfit.reshape(statistics.weighted.shape)
         point = _Point(sums.reshape(cells, 2), bartlett, spread, beta, deviation, misfit, common)
@@ -238,7 +261,7 @@ class NoisyModel:
         correlation = jnp.clip(variances[1] / jnp.sqrt(first * second), -0.8, 0.8)
         spread = jnp.array([0.5 * jnp.log(first), 0.5 * jnp.log(second), jnp.arctanh(correlation)])
         deviation = jnp.full(2 * self.deviations, jnp.log(DEVIATION))
-        rest = jnp.zeros(statistics.weighted.size + 2)
+        rest = jnp.zeros(statistics.weighted.size + 4)
         return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
 
     def _residuals(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
@@ -274,7 +297,9 @@ class NoisyModel:
     def _without_noise(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
         """All of the log density but the noise of the measurement."""
         scales = -0.25 * (_log_total_variance(latent, statistics) ** 2).sum() / (2 * statistics.width_error**2)
-        further = -0.5 * (point.misfit**2).sum() - 0.5 * (point.common**2).sum()
+        variance, unit = _misfit_scale(point, statistics)
+        further = (jnp.log(unit) - 0.5 * jnp.log(variance) - 0.5 * (unit * point.misfit) ** 2 / variance).sum()
+        further -= 0.5 * (point.common**2).sum()
         return latent.log_density + self._log_prior(point, statistics) + scales + further
 
     def _log_prior(self, point: _Point, statistics: NoisyStatistics) -> Array:
@@ -350,14 +375,24 @@ def _log_total_variance(latent: _Latent, statistics: NoisyStatistics) -> Array:
 
 
 def _misfit(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
-    """γ of each cell, of the mean outcome and of the weights; in samples of n it varies by about (s_t s_v)²/n too."""
-    first, second = statistics.widths
-    members = statistics.weighted_members
-    size = members @ statistics.size
-    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[: statistics.weighted.shape[1]]
-    found = members.T @ (jnp.sqrt(MISFIT**2 + by_chance / size[:, None]) * point.misfit)
+    """γ of each cell, of the mean outcome and of the weights."""
+    _, scale = _misfit_scale(point, statistics)
+    found = statistics.weighted_members.T @ (scale * point.misfit)
     weight = found[:, 1] if found.shape[1] > 1 else jnp.zeros(len(found))
     return found[:, 0] + COMMON * point.common[0], weight
+
+
+def _misfit_scale(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
+    """The prior variance of γ in each row, and the unit in which it is sampled: what prior and noise leave of it.
+
+    Samples of n records have a γ by chance, of a variance of about (s_t s_v)²/n for means and s_v⁴/2n for weights.
+    """
+    first, second = statistics.widths
+    size, kinds = (statistics.weighted_members @ statistics.size)[:, None], statistics.weighted.shape[1]
+    learned = MISFIT**2 * jnp.exp(2 * point.common[2 : 2 + kinds])
+    variance = learned + jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] / size
+    noise = 2 * (statistics.weighted_noise / size) ** 2
+    return variance, jnp.sqrt(variance * noise / (variance + noise))
 
 
 def _products(sums: Array, size: Array) -> Array:

@@ -20,7 +20,7 @@ from svysynth.spec import Transform
 BANDS = 32
 REACH = 5.0
 """In scales: of normal answers one in 200 reaches further, and is clamped."""
-CIRCLE = 3.0
+CIRCLE = 2.5
 """In scales: records within this distance of the centre are not clamped in weighted sums."""
 MIDDLE = (0.16, 0.5, 0.84)
 """The shares below one scale under the middle, the middle, and one scale above it."""
