@@ -1,10 +1,11 @@
 """Coverage of tables from noisy sums on repeated samples: the paper's simulation, and real files as populations.
 
-    python bench/noisy_sums.py OUT --population paper|CPS1988|CPSSW8|apipop --records 1000 --epsilon 3 10.8
+    python bench/noisy_sums.py OUT --population paper|CPS1988|CPSSW8|apipop --records 1000 --epsilon 3 10.8 --files 10
 
 ε is for blanked answers; changed answers cost twice as much. Writes a CSV with a row for each ε, model, statistic and
 class of cells: coverage, median length and RMSE over the sample's own, standard error over RMSE, how many fits passed
-their diagnostics, and in how many the private check of the model's shape had no objection.
+their diagnostics, and in how many the private check of the model's shape had no objection. With --files there are further
+rows for what a user gets from so many synthetic files by the rules of multiple imputation.
 """
 
 import argparse
@@ -21,7 +22,9 @@ import numpy as np
 import polars as pl
 
 import svysynth
+from svysynth.combine import Synthetic
 from svysynth.mechanisms.noisy_sums.facts import facts_of
+from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.measurement import measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
@@ -100,6 +103,7 @@ class Study:
     folder: str
     records: int
     draws: int
+    files: int
 
     @cached_property
     def frame_and_bounds(self):
@@ -116,11 +120,11 @@ class Study:
         return svysynth.read_survey(sample, population_total=float(len(population)), **roles)
 
     def one(self, replicate, model, epsilon):
-        """Direct tables, released tables, whether the diagnostics passed and whether the shapes fit."""
+        """Direct or released tables, whether diagnostics passed and shapes fit, and what synthetic files give."""
         survey = self.survey(replicate)
         direct = svysynth.tabulate(survey, by=["stratum", "group"])
         if model == "sample":
-            return replicate, direct, True, True
+            return replicate, direct, True, True, None
         population, bounds = self.frame_and_bounds
         mean_weight = len(population) / self.records
         limits = BoundsSpec(outcome=bounds, weight=(mean_weight / 20, mean_weight * 20))
@@ -130,7 +134,12 @@ class Study:
         fitted = fit_measurement(measurement, facts, model, None, self.draws, streams)
         fits = fitted.outcome_shape.fits and fitted.weight_shape.fits
         tables = tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec())
-        return replicate, tables, fitted.verdict.passed, fits
+        imputed = None
+        if self.files:
+            known = FilePlan.of(self.draws, self.files, streams)
+            make = FileMaker(fitted.drawn, measurement, facts, known.seed, "y", "stratum")
+            imputed = Synthetic(tuple(map(make.survey, known.draws)), "imputed").tabulate_all(TABLES)
+        return replicate, tables, fitted.verdict.passed, fits, imputed
 
 
 def some(study, model, epsilon, replicates):
@@ -149,8 +158,9 @@ def main():
     parser.add_argument("--models", nargs="+", default=["fbs"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--files", type=int, default=0)
     settings = parser.parse_args()
-    study = Study(settings.population, settings.folder, settings.records, settings.draws)
+    study = Study(settings.population, settings.folder, settings.records, settings.draws, settings.files)
     shares = [range(first, settings.replicates, settings.workers) for first in range(settings.workers)]
     cases = [("sample", None), *((model, epsilon) for model in settings.models for epsilon in settings.epsilon)]
     rows = []
@@ -158,7 +168,7 @@ def main():
         work = {case: [pool.submit(some, study, *case, share) for share in shares] for case in cases}
         for (model, epsilon), pending in work.items():
             found = sorted((one for part in pending for one in part.result()), key=lambda one: one[0])
-            frames, passed, fits = ([one[place] for one in found] for place in (1, 2, 3))
+            frames, passed, fits, imputed = ([one[place] for one in found] for place in (1, 2, 3, 4))
             if model == "sample":
                 keys = frames[0].join(
                     truth_of(study.frame_and_bounds[0]),
@@ -169,6 +179,9 @@ def main():
                 true = keys["truth"].to_numpy()
                 kinds, sample = class_of(frames[0]), (rmse(frames, true), lengths(frames, true))
             rows += summary(model, epsilon, frames, true, kinds, *sample, sum(passed), sum(fits))
+            if imputed[0] is not None:
+                name = f"{model}, {settings.files} files"
+                rows += summary(name, epsilon, imputed, true, kinds, *sample, sum(passed), sum(fits))
             print(f"{model} ε = {epsilon}: {sum(passed)} of {len(found)} passed, {sum(fits)} fit", flush=True)
             pl.DataFrame(rows, infer_schema_length=None).write_csv(settings.out)
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=200, float_precision=3):

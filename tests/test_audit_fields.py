@@ -147,7 +147,8 @@ def measurement(path):
     content = json.loads(path.read_text())
     for scale in ("outcome_scale", "weight_scale"):
         content.pop(scale)
-    for part in (content["histograms"], content["squares"], *content["sums"]):
+    content["weighted_sums"].pop("reach")  # which follows from the scales
+    for part in (content["histograms"], content["squares"], content["weighted_sums"], *content["sums"]):
         for name in {"outcome", "weight", "values"} & set(part):
             part[name] = np.shape(part[name])
     return content

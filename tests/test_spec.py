@@ -103,7 +103,11 @@ def test_data_are_found_from_the_spec_s_folder(tmp_path):
         (SURVEY + "[privacy]\nepsilon = 0", "'privacy.epsilon'.*greater than 0"),
         (SURVEY + "[privacy]\nepsilon = inf", "'privacy.epsilon'.*(finite|less)"),
         (SURVEY + "[privacy]\nepsilon = '1'", "'privacy.epsilon'.*valid number"),
-        (SURVEY + "[privacy]\nepsilon = 1\ndatasets = 0", "'privacy.datasets'.*greater than or equal to 1"),
+        (
+            SURVEY + "[privacy]\nepsilon = 1\nguarantee = 'asymptotic'\ndatasets = 0",
+            "'privacy.datasets' must be 1 or more",
+        ),
+        (SURVEY + "[privacy]\nepsilon = 1\ndatasets = -1", "'privacy.datasets'.*greater than or equal to 0"),
         (SURVEY + "[privacy]\nepsilon = 1\ndatasets = true", "'privacy.datasets'.*valid integer"),
         (
             SURVEY + "[privacy]\nepsilon = 1\nmechanism = 'laplace'\nguarantee = 'global'",

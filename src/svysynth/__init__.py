@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from svysynth.models.fbs import FBS
     from svysynth.models.numpyro import NumPyroModel
     from svysynth.pipeline import release
+    from svysynth.postprocessing import more
     from svysynth.spec import EstimationSpec, Spec, TableSpec, load_spec
     from svysynth.streams import Streams
     from svysynth.survey import Survey, read_survey
@@ -36,6 +37,7 @@ _HOMES = {
     "SurveyError": "errors.SurveyError",
     "TableSpec": "spec.TableSpec",
     "load_spec": "spec.load_spec",
+    "more": "postprocessing.more",
     "open_budget": "ledger.open_budget",
     "read_survey": "survey.read_survey",
     "read_synthetic": "microdata.read_synthetic",
@@ -59,6 +61,7 @@ __all__ = [
     "TableSpec",
     "calibrate",
     "load_spec",
+    "more",
     "open_budget",
     "read_survey",
     "read_synthetic",

@@ -21,6 +21,7 @@ from svysynth.cli_console import complain, make_console
 from svysynth.cli_constants import constants
 from svysynth.cli_frontier import frontier
 from svysynth.cli_ledger import ledger
+from svysynth.cli_more import more
 from svysynth.cli_release import demo, release, verify
 from svysynth.cli_study import study
 from svysynth.cli_tables import check, tables
@@ -51,6 +52,7 @@ app.command()(check)
 app.command()(tables)
 app.command()(release)
 app.command()(verify)
+app.command()(more)
 app.command()(demo)
 app.command()(frontier)
 app.command()(constants)

@@ -9,6 +9,10 @@ which is most of the sampling variance of a count, so ū comes from the unsmooth
 scaled to the population total, what an estimate shares with that total is no error. FBP's means and totals need no
 unsmoothed weights: within a cell the weights of their estimates do not vary. `standard_errors = "paper"` takes ū from
 the weights of the estimates, as if these were not scaled.
+
+Files from noisy sums are imputations of the confidential file, each from a posterior draw of its sums, with weights
+that are not smoothed. Their rules are those of multiple imputation (Rubin): T = ū + (1 + 1/m)b, df = (m − 1)(1 +
+ū/((1 + 1/m)b))². There b is what noise leaves unknown, and does not vanish with many files.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ class Synthetic:
 
     surveys: tuple[Survey, ...]
     rules: Rules = "weighted"
-    """`weighted`: smoothed weights throughout (FBS); `population`: means by cells' counts (FBP)."""
+    """`weighted`: smoothed weights (FBS); `population`: means by cells' counts (FBP); `imputed`: noisy sums."""
     strata_in_variance: bool = True
     """False for the paper's FBP, whose variances treat the sample as one stratum."""
 
@@ -66,7 +70,8 @@ class Synthetic:
     def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
         """Several tables, combined over the synthetic surveys."""
         estimation = estimation or EstimationSpec()
-        return combine([self._tables_of(survey, tables, estimation) for survey in self.surveys], estimation)
+        found = [self._tables_of(survey, tables, estimation) for survey in self.surveys]
+        return combine(found, estimation, imputed=self.rules == "imputed")
 
     def _tables_of(self, survey: Survey, tables: Sequence[TableSpec], estimation: EstimationSpec) -> pl.DataFrame:
         if not self.strata_in_variance:
@@ -75,6 +80,8 @@ class Synthetic:
         if estimation.variance != "taylor":
             # A fixed seed, so that anyone can make the tables again: the surveys are synthetic and hide nothing.
             replicates = make_replicates(survey.index, estimation, Streams.seeded(0))
+        if self.rules == "imputed":
+            return tabulate_all(survey, tables, estimation, replicates, scaled=True)
         # public weights are kept as they are: neither smoothed nor scaled
         full = estimation.standard_errors == "full" and not survey.weight_public
         found = tabulate_all(survey, tables, estimation, replicates)
@@ -142,11 +149,12 @@ class Combined(NamedTuple):
     upper: Floats
 
 
-def combine_estimates(estimates: Floats, variances: Floats, confidence: float) -> Combined:
-    """The rules of partial synthesis; the first axis is the data set."""
+def combine_estimates(estimates: Floats, variances: Floats, confidence: float, *, imputed: bool = False) -> Combined:
+    """The rules of partial synthesis, or of multiple imputation; the first axis is the data set."""
     m = len(estimates)
     value, within = estimates.mean(axis=0), variances.mean(axis=0)
-    between = estimates.var(axis=0, ddof=1) / m if m > 1 else np.zeros_like(within)
+    share = 1 + 1 / m if imputed else 1 / m
+    between = share * estimates.var(axis=0, ddof=1) if m > 1 else np.zeros_like(within)
     between[between < (ROUNDING * np.nan_to_num(value)) ** 2] = 0
     se = np.sqrt(within + between)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -156,11 +164,11 @@ def combine_estimates(estimates: Floats, variances: Floats, confidence: float) -
     return Combined(value, se, df, value - quantile * se, value + quantile * se)
 
 
-def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec) -> pl.DataFrame:
-    """Tidy tables of the m synthetic surveys into one tidy table."""
+def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec, *, imputed: bool = False) -> pl.DataFrame:
+    """Tidy tables of the m synthetic surveys into one tidy table, by the rules of partial synthesis or imputation."""
     estimates = np.stack([table["estimate"].to_numpy() for table in tables])
     variances = np.stack([table["se"].to_numpy() for table in tables]) ** 2
-    found = combine_estimates(estimates, variances, estimation.confidence)
+    found = combine_estimates(estimates, variances, estimation.confidence, imputed=imputed)
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = found.se / np.abs(found.estimate)
     return (

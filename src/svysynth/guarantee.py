@@ -57,6 +57,16 @@ class Guarantee(BaseModel):
         """What it is charged: ε for an answer changed, or the paper's figure where the promise is asymptotic."""
         return self.epsilon_changed if self.kind == "global" else self.epsilon_blanked
 
+    @property
+    def covers(self) -> str:
+        """What the promise is about."""
+        if not self.datasets:
+            return "all tables"
+        files = "synthetic files" if self.datasets > 1 else "synthetic file"
+        if self.kind == "global":  # files and tables both follow from what was measured
+            return f"the {self.datasets} {files}, all tables and whatever is made from them"
+        return f"the {self.datasets} synthetic files and all tables made from them"
+
     def sentences(self) -> tuple[str, str]:
         """The promise for someone who uses the data."""
         secret, shown = " and ".join(self.confidential), ", ".join(self.public)
@@ -68,7 +78,7 @@ class Guarantee(BaseModel):
                 "Nothing is promised: the noise was scaled by the confidential data themselves.",
                 "This is a comparison for internal use and must not be published.",
             )
-        what = f"the {self.datasets} synthetic files and all tables made from them" if self.datasets else "all tables"
+        what = self.covers
         are, they = ("are", "they are") if len(self.confidential) > 1 else ("is", "it is")
         small = (
             f"ε = {self.epsilon_blanked:g} if a respondent's {secret} {are} blanked out, "
@@ -140,20 +150,21 @@ def additive(
 def measured(
     mechanism: str,
     epsilon: float,
+    datasets: int,
     *,
     confidential: tuple[str, ...],
     public: tuple[str, ...],
     transform: str,
     universe: str | None = None,
 ) -> Guarantee:
-    """Noisy sums: ε for a respondent changed; blanked out, every sum moves half as far."""
+    """Noisy sums: ε for a respondent changed; blanked out, every sum moves half as far. Files cost nothing more."""
     return Guarantee(
         kind="global",
         mechanism=mechanism,
         epsilon_blanked=epsilon / 2,
         epsilon_changed=epsilon,
         largest_bound=None,
-        datasets=0,
+        datasets=datasets,
         confidential=confidential,
         public=public,
         universe=universe,

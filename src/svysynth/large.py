@@ -264,24 +264,24 @@ def _of_parts(
 def survey_of_columns(
     like: Survey,
     groups: Groups,
-    columns: Callable[[slice], tuple[Integers, Floats, Floats, Floats]],
-    weights: tuple[str, str],
+    columns: Callable[[slice], tuple[Any, ...]],
+    weights: tuple[str, ...],
     name: str,
 ) -> Survey:
-    """A survey with the roles and groups of another, from a function that gives blocks of (group, outcome, weights).
+    """A survey with the roles of another, from groups and a function that gives blocks of (group, outcome, weights).
 
-    It is where the other one is: in memory or on disk. Its weight is the first of the two.
+    It is where the other one is: in memory or on disk. Its weight is the first of those named.
     """
-    names = like.outcome, *weights
+    names, records = (like.outcome, *weights), int(groups.count.sum())
     design = Design(weights[0], like.design.strata)
     if like.scratch is None:
-        blocks = map_blocks(like.engine, columns, len(like))
+        blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))
         frame = groups.frame[group].with_columns(map(pl.Series, names, numbers))
         return replace(like, frame=frame, design=design)
-    stored = [Stored.create(like.scratch / f"{name}-{place}", np.float64, len(like)) for place in range(3)]
-    group_column = Stored.create(like.scratch / f"{name}-group", np.int32, len(like))
-    map_blocks(like.engine, _Write((group_column, *stored), columns), len(like))
+    stored = [Stored.create(like.scratch / f"{name}-{place}", np.float64, records) for place in range(len(names))]
+    group_column = Stored.create(like.scratch / f"{name}-group", np.int32, records)
+    map_blocks(like.engine, _Write((group_column, *stored), columns), records)
     made = dict(zip(names, stored, strict=True))
     return _of_parts(replace(like, design=design), groups, made, group_column, like.scratch, like.engine)
 

@@ -14,7 +14,7 @@ import numpy as np
 from svysynth.groups import Booleans, Floats, Integers
 from svysynth.outline import outlined
 from svysynth.survey import Survey
-from svysynth.synthesis import UNSMOOTHED
+from svysynth.synthesis import SMOOTHED, UNSMOOTHED
 
 EXTREMES = 3
 """How many records of a cell count as extreme, by outcome and by weight."""
@@ -81,7 +81,8 @@ def look_alikes(survey: Survey, surveys: Sequence[Survey]) -> LookAlikes | None:
     if not surveys:
         return None
     scaled = survey.weights * (surveys[0].weights.sum() / survey.weights.sum())
-    files = [_Points.of(one, (one.weights, one.frame[UNSMOOTHED].to_numpy())) for one in surveys]
+    names = [name for name in (SMOOTHED, UNSMOOTHED) if name in surveys[0].frame.columns]
+    files = [_Points.of(one, [one.values(name) for name in names]) for one in surveys]
     extremes = _Points.of(survey, (scaled,)).extremes()
     real = np.array([file.resemble(extremes) for file in files])
     others = [other.resemble(file.extremes()).mean() for file in files for other in files if other is not file]

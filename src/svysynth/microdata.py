@@ -63,7 +63,7 @@ def read_synthetic(
     rules: Rules = "weighted",
     strata_in_variance: bool = True,
 ) -> Synthetic:
-    """Read the synthetic files of a release, each with both of its weights, to make tables from all of them.
+    """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
 
     The files may be frames. `weight_public` is the spec's; `rules` and `strata_in_variance` are those of the model that
     the files come from, and the release's report has them.
@@ -83,6 +83,8 @@ def read_synthetic(
             weight_public=weight_public,
         )
 
+    if rules == "imputed":  # whose weights are not smoothed
+        return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance)
     surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
     both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
     return Synthetic(tuple(both), rules, strata_in_variance)
@@ -118,12 +120,13 @@ def _check_microdata(file: DataFile, manifest: Manifest) -> None:
         total = sums[UNSMOOTHED]
     as_it_should_be &= all(math.isclose(found, total, rel_tol=AGREEMENT) for found in sums.values())
     if as_it_should_be and "csv" in endings(survey.records):
-        as_it_should_be = _same_text(file.path.with_suffix(".csv"), read_columns(file, file.columns))
+        as_it_should_be = same_text(file.path.with_suffix(".csv"), read_columns(file, file.columns))
     if not as_it_should_be:
         raise wrong(f"has a synthetic file that does not belong to its manifest ({file.path.name})")
 
 
-def _same_text(path: Path, frame: pl.DataFrame) -> bool:
+def same_text(path: Path, frame: pl.DataFrame) -> bool:
+    """Whether a CSV file has what a synthetic file has."""
     text = as_written(frame)
     return read_csv(path, text).equals(text.cast({"id": pl.Float64}))
 

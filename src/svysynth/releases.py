@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 
+import numpy as np
 import polars as pl
 
 from svysynth.accounting import millionths
@@ -92,8 +93,8 @@ class Release:
 
     @cached_property
     def previews(self) -> tuple[pl.DataFrame, ...]:
-        """Each synthetic file as it is published, of a large one the first rows; their order is random."""
-        return tuple(microdata(survey, 0, PREVIEW) for survey in self.microdata)
+        """Each synthetic file as it is published; of a large one, rows from all over it."""
+        return tuple(_preview(survey) for survey in self.microdata)
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -119,7 +120,16 @@ def endings(records: int) -> tuple[str, ...]:
 
 def microdata(survey: Survey, start: int, stop: int) -> pl.DataFrame:
     """Some rows of a synthetic survey as they are published: labels as text, and ids that say nothing."""
-    frame = survey.rows(start, stop).frame
+    return as_published(survey.rows(start, stop).frame, start)
+
+
+def _preview(survey: Survey) -> pl.DataFrame:
+    rows = np.arange(min(len(survey), PREVIEW)) * len(survey) // min(len(survey), PREVIEW)
+    return as_published(survey.sample(rows).frame, 0)
+
+
+def as_published(frame: pl.DataFrame, start: int) -> pl.DataFrame:
+    """Rows of a synthetic survey, of which the first has so many before it, with labels as text and with ids."""
     labels = [name for name, dtype in frame.schema.items() if not dtype.is_float()]
     return frame.with_columns(pl.col(labels).cast(pl.String)).with_row_index("id", offset=start + 1)
 

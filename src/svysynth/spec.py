@@ -112,7 +112,7 @@ class PrivacySpec(Section):
 
     mechanism: Annotated[str, AfterValidator(_known_mechanism)] = "fbs"
     epsilon: Positive
-    datasets: Annotated[int, Field(ge=1, le=1000)] = 3
+    datasets: Annotated[int, Field(ge=0, le=1000)] = 3
     scheme: Scheme = "inverse"
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
     guarantee: Promise
@@ -120,6 +120,14 @@ class PrivacySpec(Section):
     bounds: BoundsSpec | None = None
     budget: Name | None = None
     ledger: Annotated[Path, Field(strict=False)] = Path("ledger.sqlite")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_usual_number_of_files(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping) or "datasets" in content:
+            return content
+        member = find_member(content.get("mechanism", "fbs"), content.get("guarantee", ""))
+        return content if member is None else {**content, "datasets": member.files}
 
     @model_validator(mode="after")
     def _the_mechanism_can_promise_it(self) -> Self:
@@ -144,11 +152,18 @@ class PrivacySpec(Section):
     def microdata(self) -> bool:
         """Whether synthetic files are asked for, or tables alone."""
         member = find_member(self.mechanism, self.guarantee)
-        return member is not None and member.microdata
+        return member is not None and member.microdata and self.datasets > 0
+
+    @model_validator(mode="after")
+    def _there_are_enough_files(self) -> Self:
+        member = find_member(self.mechanism, self.guarantee)
+        if member is not None and self.datasets < member.fewest:
+            raise clash(f"'privacy.datasets' must be {member.fewest} or more for this mechanism and guarantee")
+        return self
 
     @model_validator(mode="after")
     def _draws_can_be_far_apart(self) -> Self:
-        if self.guarantee == "asymptotic" and DRAWS_APART * self.datasets > self.draws:
+        if self.microdata and DRAWS_APART * self.datasets > self.draws:
             need = f"{DRAWS_APART} times as many draws, so that those released are independent"
             raise clash(f"'privacy.datasets' needs {need}: use fewer datasets or more privacy.draws")
         return self

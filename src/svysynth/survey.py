@@ -119,6 +119,10 @@ class Survey:
         """Some of the records, in memory."""
         return replace(self, frame=self.frame[start:stop])
 
+    def sample(self, positions: Integers) -> Survey:
+        """The records at some positions, in memory."""
+        return replace(self, frame=self.frame[positions])
+
     def with_weights(self, weights: Column) -> Survey:
         """The same survey with other weights."""
         return replace(self, frame=self.frame.with_columns(pl.Series(self.design.weight, np.asarray(weights))))

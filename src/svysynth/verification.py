@@ -59,16 +59,12 @@ def verify_release(folder: str | Path, ledger: str | Path | None = None, *, file
     require_type(folder, str | Path, "the folder", "give the path of a release")
     require_type(ledger, str | Path | None, "the ledger", "give its path, or that of a spec that names it")
     folder, ledger = Path(folder), _ledger_named(ledger)
-    public = _public_folder(folder)
     if (ledger is None) != files_only:
+        _public_folder(folder)
         raise _one_of_the_two(files_only)
-    manifest = _check_files(public)
-    if manifest.ledger is None or manifest.warning is not None:
-        raise _seeded()
-    _check_promise(manifest)
+    public, manifest = open_release(folder)
     checked = [f"checksums of {len(manifest.files) + 1} files", "manifest against its schema"]
-    if remade := _check_tables(public, manifest):
-        checked.append(remade)
+    checked += _check_tables(public, manifest)
     if ledger is not None:
         paid = Anchor(**vars(manifest.ledger))
         release = _check_ledger(ledger, paid, manifest.guarantee, checksum(public / MANIFEST))
@@ -78,6 +74,17 @@ def verify_release(folder: str | Path, ledger: str | Path | None = None, *, file
             f"entry {release.number}"
         )
     return Verified(manifest, tuple(checked), ledger is not None)
+
+
+def open_release(folder: str | Path) -> tuple[Path, Manifest]:
+    """The public folder of a release and its manifest, which agrees with itself and with the files' checksums."""
+    require_type(folder, str | Path, "the folder", "give the path of a release")
+    public = _public_folder(Path(folder))
+    manifest = _check_files(public)
+    if manifest.ledger is None or manifest.warning is not None:
+        raise _seeded()
+    _check_promise(manifest)
+    return public, manifest
 
 
 def _ledger_named(path: str | Path | None) -> Path | None:
@@ -142,7 +149,7 @@ def _check_promise(manifest: Manifest) -> None:
     member = find_member(privacy.mechanism, privacy.guarantee)
     if (
         member is None
-        or member.microdata != (privacy.datasets > 0)
+        or not member.makes(privacy.datasets)
         or guarantee != load_member(member).guarantee(manifest.survey, privacy)
         or manifest.statement != guarantee.sentences()
         or manifest.rounding != ROUNDING
@@ -163,13 +170,13 @@ def _check_universe(manifest: Manifest) -> None:
         raise wrong("has a manifest whose universe is not public") from None
 
 
-def _check_tables(public: Path, manifest: Manifest) -> str | None:
+def _check_tables(public: Path, manifest: Manifest) -> list[str]:
     """Make the tables again from what is public, where that can be done, and compare; what was done, in words."""
     source = "synthetic files"
     try:
         remade = mechanism_of(manifest.privacy).remake(public, manifest)
         if remade is None:
-            return None
+            return []
         source = remade.source
         again = as_written(rounded(remade.tables, TABLE_DIGITS))
         published = read_csv(public / "tables.csv", again, source)
@@ -178,7 +185,8 @@ def _check_tables(public: Path, manifest: Manifest) -> str | None:
     for column in again.columns:
         if not _same(published[column], again[column]):
             raise wrong(f"has tables that do not follow from its {source} (column '{column}')")
-    return f"{again.height:,} rows of tables, made again from {remade.number} {source}"
+    made = f"{again.height:,} rows of tables, made again from {remade.number} {source}"
+    return [made, *([remade.also] if remade.also else [])]
 
 
 def _same(published: pl.Series, again: pl.Series) -> bool:

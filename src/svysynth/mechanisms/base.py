@@ -3,7 +3,8 @@
 The way of a release through a mechanism: `find_public` says what the spec alone rules out, `check` refuses what cannot
 be done and `examine` says what the data speak against, both before the charge. `run` calls `pay` with what `guarantee`
 promises, before anything is drawn that is going out, and gives back a `Made`. For verification `guarantee` follows
-again from the manifest, and `remake` makes the tables again from the public folder.
+again from the manifest, and `remake` makes the tables again from the public folder. `further` is what else that folder
+can give to anybody.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.mechanisms.members import Member, find_member
 from svysynth.outline import outlined
 from svysynth.releases import NotCharged
-from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec
+from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.streams import Streams
 from svysynth.suitability import Examined
 from svysynth.survey import Survey
@@ -90,6 +91,29 @@ class Remade(NamedTuple):
     source: str
     """What they were made from, such as `synthetic files`, and how many of these there are."""
     number: int
+    also: str | None = None
+    """What else was made again and compared, in words."""
+
+
+class Further(Protocol):
+    """What can be made from a public folder besides what it has: post-processing, which costs nothing."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first further synthetic file."""
+
+    @property
+    def left(self) -> int:
+        """How many further files there can be."""
+
+    def tabulate_all(self, tables: Sequence[TableSpec]) -> pl.DataFrame:
+        """Other tables, as if the release had them."""
+
+    def synthetic(self, files: int) -> Synthetic:
+        """So many further files, as surveys with the rules by which tables are made from them."""
+
+    def write(self, files: int, folder: Path) -> None:
+        """So many further files into a folder."""
 
 
 class Grid(NamedTuple):
@@ -101,7 +125,7 @@ class Grid(NamedTuple):
 
 
 Try = tuple[float, int, int, pl.DataFrame]
-"""ε, the number of data sets (0 for tables alone), the repeat, and the tables of one try."""
+"""ε, the number of data sets (0 where tables do not depend on it), the repeat, and the tables of one try."""
 
 
 class Mechanism(Protocol):
@@ -151,6 +175,9 @@ class Mechanism(Protocol):
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
         """The tables, made again from the public folder; None where nothing public could give them."""
+
+    def further(self, public: Path, manifest: Manifest) -> Further | None:
+        """What else can be made from the public folder; None where it would need the survey, and a charge."""
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress

@@ -21,11 +21,19 @@ class Member(NamedTuple):
     """Whether synthetic files are released, or tables alone."""
     home: str
     """The class, as module and name."""
+    files: int = 3
+    """How many synthetic files are made where the spec does not say."""
+    fewest: int = 1
+    """The fewest that may be asked for; 0 where tables can be released alone."""
+
+    def makes(self, files: int) -> bool:
+        """Whether a release may have so many synthetic files."""
+        return files >= self.fewest if self.microdata else files == 0
 
 
 MEMBERS: tuple[Member, ...] = (
     Member(("fbs", "fbp"), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.PseudoPosterior"),
-    Member(("fbs", "fbp"), "global", False, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums"),
+    Member(("fbs", "fbp"), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0),
     Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.NoisyTables"),
     Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.PaperLaplace"),
 )

@@ -19,6 +19,7 @@ from svysynth.guarantee import Guarantee, additive
 from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
+    Further,
     Grid,
     Made,
     Mechanism,
@@ -100,6 +101,10 @@ class NoisyTables(Mechanism):
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
         """The noisy sums are not public, only the tables."""
+        return None
+
+    def further(self, public: Path, manifest: Manifest) -> Further | None:
+        """The noisy sums are not public."""
         return None
 
     def tries(

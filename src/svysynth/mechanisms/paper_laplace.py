@@ -15,7 +15,18 @@ from svysynth.findings import Finding, no_public_weights, refuse
 from svysynth.guarantee import Guarantee, no_guarantee
 from svysynth.laplace import laplace_tables
 from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
-from svysynth.mechanisms.base import TABLES_AND_REPORT, Grid, Made, Mechanism, Pay, Progress, Remade, Roles, Try
+from svysynth.mechanisms.base import (
+    TABLES_AND_REPORT,
+    Further,
+    Grid,
+    Made,
+    Mechanism,
+    Pay,
+    Progress,
+    Remade,
+    Roles,
+    Try,
+)
 from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec
 from svysynth.streams import Streams
 from svysynth.suitability import Examined
@@ -80,6 +91,10 @@ class PaperLaplace(Mechanism):
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
         """There is nothing to make again."""
+        return None
+
+    def further(self, public: Path, manifest: Manifest) -> Further | None:
+        """There is no release."""
         return None
 
     def tries(

@@ -22,7 +22,18 @@ from svysynth.findings import Finding, no_public_weights
 from svysynth.guarantee import Guarantee, asymptotic
 from svysynth.large import undivided_design
 from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
-from svysynth.mechanisms.base import TABLES_AND_REPORT, Grid, Made, Mechanism, Pay, Progress, Remade, Roles, Try
+from svysynth.mechanisms.base import (
+    TABLES_AND_REPORT,
+    Further,
+    Grid,
+    Made,
+    Mechanism,
+    Pay,
+    Progress,
+    Remade,
+    Roles,
+    Try,
+)
 from svysynth.mechanisms.pseudo_posterior_evidence import CalibrationEvidence
 from svysynth.microdata import file_names, remake_tables
 from svysynth.models.base import Model, make_records
@@ -142,6 +153,10 @@ class PseudoPosterior(Mechanism):
         """From the synthetic files, which are looked at on the way."""
         rules = self.synthetic((), manifest.privacy.mechanism, manifest.model or ModelSpec())
         return Remade(remake_tables(public, manifest, rules), "synthetic files", manifest.privacy.datasets)
+
+    def further(self, public: Path, manifest: Manifest) -> Further | None:
+        """Each further file is another draw from a posterior of the confidential data, and costs ε."""
+        return None
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress

@@ -79,8 +79,9 @@ class LinearStatistics(NamedTuple):
     sum_x: Array
 
 
-Rules = Literal["weighted", "population"]
-"""How tables are made from what a model draws: by its weights, or by the counts of cells, as of a population."""
+Rules = Literal["weighted", "population", "imputed"]
+"""How tables are made from synthetic files: by their weights, or by the counts of cells, as of a population, with the
+rules of partial synthesis; or by their weights, with those of multiple imputation."""
 
 
 class Density(Protocol):

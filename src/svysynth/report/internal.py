@@ -122,12 +122,16 @@ def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
     total = np.sum([first.weights[piece].sum() for piece in block_slices(range(len(first)))])
     scale = total / np.sum([survey.weights[piece].sum() for piece in block_slices(range(len(survey)))])
     y = first.outcome_values.take(some)
-    panels = [
-        ("Confidential sample", survey.outcome_values.take(some), survey.weights.take(some) * scale),
-        ("Synthetic, weights as drawn", y, first.values(UNSMOOTHED).take(some)),
-        ("Synthetic, weights smoothed", y, first.weights.take(some)),
-    ]
-    alt = "Outcome against weight in the confidential sample, in synthetic file 1 as drawn, and with smoothed weights."
+    panels = [("Confidential sample", survey.outcome_values.take(some), survey.weights.take(some) * scale)]
+    if UNSMOOTHED in first.frame.columns:
+        panels += [
+            ("Synthetic, weights as drawn", y, first.values(UNSMOOTHED).take(some)),
+            ("Synthetic, weights smoothed", y, first.weights.take(some)),
+        ]
+        alt = "Outcome against weight in the confidential sample, and in synthetic file 1 as drawn and smoothed."
+    else:
+        panels.append(("Synthetic", y, first.weights.take(some)))
+        alt = "Outcome against weight in the confidential sample, and in synthetic file 1."
     return scatters(panels, survey.outcome, "weight", alt, log=survey.transform == "log", highlight=0)
 
 

@@ -6,6 +6,7 @@ It is made from a `Release` and nothing else, so that it can show nothing that w
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,12 @@ KINDS = {
     "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
     "global": "for every data set, at every sample size",
 }
+FOLLOWS = "What the tables follow from, for programs"
+ATTACHMENTS = {
+    "measurement.json": "What was measured with noise, and public facts; all else follows from it",
+    "draws.parquet": "What each posterior draw says of each cell; tables and synthetic files follow from it",
+}
+"""What further public files are for."""
 VARIANCES = {
     "taylor": "linearisation",
     "preston": "Preston’s half-sample bootstrap",
@@ -80,6 +87,8 @@ def public_page(release: Release) -> str:
         strata=spec.survey.strata if synthetic.strata_in_variance else None,
         population=synthetic.rules == "population",
         full=_full_errors(release),
+        imputed=synthetic.rules == "imputed",
+        two_columns=shlex.quote(",".join(spec.survey.public[:2])),
         formula=spec.model.formula or " + ".join(spec.survey.public),
         exact=estimation.variance == "taylor",
         variance=estimation.variance,
@@ -152,7 +161,7 @@ def _files(release: Release) -> list[tuple[str, str, str]]:
         ("tables.xlsx", "All tables as a workbook, for reading", ""),
         ("tables.csv", "All tables in one long layout, with intervals and degrees of freedom, for programs", ""),
         *files,
-        *((name, "What the tables follow from, for programs", "") for name in release.attachments),
+        *((name, ATTACHMENTS.get(name, FOLLOWS), "") for name in release.attachments),
         ("manifest.json", "Promise, settings, versions and checksums, for machines", ""),
         ("SHA256SUMS", "Checksums of all files", ""),
     ]
@@ -170,6 +179,12 @@ def _columns(release: Release) -> list[tuple[str, str]]:
         SMOOTHED: "The weight for estimates: synthetic and smoothed, that is, what the model expects for the row",
         UNSMOOTHED: f"The weight as the model drew it, for {_use_of_unsmoothed(release)}; not for estimates",
     }
+    if _rules(release).rules == "imputed":
+        meanings |= {
+            "id": "The row’s place, the same in every file; it says nothing else",
+            survey.outcome: "The outcome, synthetic, within the public bounds",
+            SMOOTHED: "The weight: synthetic, not smoothed; for estimates and standard errors",
+        }
     if survey.weight_public:
         meanings |= {SMOOTHED: "The weight: public, as in the survey", UNSMOOTHED: "The same"}
     for column, labels in release.levels.items():
@@ -181,8 +196,9 @@ def _columns(release: Release) -> list[tuple[str, str]]:
 
 
 def _full_errors(release: Release) -> bool:
-    """Whether standard errors are by the weights as drawn, which public weights are not."""
-    return release.spec.estimation.standard_errors == "full" and not release.spec.survey.weight_public
+    """Whether files have smoothed weights, and standard errors are by the weights as drawn."""
+    smoothed = not release.spec.survey.weight_public and _rules(release).rules != "imputed"
+    return release.spec.estimation.standard_errors == "full" and smoothed
 
 
 def _use_of_unsmoothed(release: Release) -> str:
@@ -192,15 +208,10 @@ def _use_of_unsmoothed(release: Release) -> str:
 def _promise(release: Release) -> list[tuple[str, str]]:
     """The facts of the guarantee, for those who want them one by one."""
     guarantee, privacy = release.guarantee, release.spec.privacy
-    covers = (
-        f"the {guarantee.datasets} synthetic files and all tables made from them"
-        if guarantee.datasets
-        else "all tables"
-    )
     found = [
         ("Guarantee", KINDS[guarantee.kind]),
         ("Mechanism", _mechanism(release).title(guarantee.mechanism)),
-        ("Covers", covers),
+        ("Covers", guarantee.covers),
         ("ε, answers blanked out", f"{guarantee.epsilon_blanked:g}"),
         ("ε, answers changed", f"{guarantee.epsilon_changed:g}"),
         ("Confidential", ", ".join(guarantee.confidential)),
@@ -218,7 +229,8 @@ def _promise(release: Release) -> list[tuple[str, str]]:
 
 def _notes(release: Release) -> list[str]:
     estimation = release.spec.estimation
-    if not release.microdata or release.spec.survey.weight_public:
+    imputed = _rules(release).rules == "imputed"
+    if not release.microdata or release.spec.survey.weight_public or imputed:
         weights = ""
     elif estimation.standard_errors == "full":
         weights = " They have the spread of the weights as the model drew them."
@@ -230,12 +242,7 @@ def _notes(release: Release) -> list[str]:
         f"Standard errors are by {VARIANCES[estimation.variance]}; intervals have a nominal level of "
         f"{_level(estimation.confidence)}.{weights}",
         "A cell without records has a count of 0 with standard error 0, which does not say how rare it is.",
-        f"Numbers are rounded to {TABLE_DIGITS} significant digits in the tables"
-        + (
-            f" and to {MICRODATA_DIGITS} in the synthetic files; the tables were made after that."
-            if release.microdata
-            else "."
-        ),
+        f"Numbers are rounded to {TABLE_DIGITS} significant digits in the tables{_digits_of_files(release)}.",
     ]
     texts = [*release.levels, *(label for labels in release.levels.values() for label in labels)]
     if any(guarded(text) != text for text in texts):
@@ -244,6 +251,13 @@ def _notes(release: Release) -> list[str]:
             "starts with =, +, - or @ and is not a number."
         )
     return [*found, *release.notes]
+
+
+def _digits_of_files(release: Release) -> str:
+    if not release.microdata:
+        return ""
+    after = "" if _rules(release).rules == "imputed" else "; the tables were made after that"
+    return f" and to {MICRODATA_DIGITS} in the synthetic files{after}"
 
 
 # --- tables and their figures ---
@@ -329,6 +343,7 @@ def snippets(release: Release) -> Mapping[str, str]:
         "statistics": [statistic for statistic in table.statistics if statistic != "proportion" or table.by],
         "population": synthetic.rules == "population",
         "full": _full_errors(release),
+        "imputed": synthetic.rules == "imputed",
         "weight_public": spec.survey.weight_public,
         "lonely": spec.estimation.lonely,
         "confidence": spec.estimation.confidence,
@@ -358,7 +373,7 @@ def _stata(
     names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
     lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
     options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
-    options += ["poststrata(one) postweight(known)"] if content["full"] else []
+    options += ["poststrata(one) postweight(known)"] if content["full"] or content["imputed"] else []
     return {
         "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",
         "variables": list(names.items()),
@@ -368,6 +383,6 @@ def _stata(
         "stata_strata": content["strata"] and names[content["strata"]],
         "stata_weight": names[SMOOTHED],
         "stata_outcome": names[content["outcome"]],
-        "stata_drawn": names[UNSMOOTHED],
+        "stata_drawn": names.get(UNSMOOTHED),
         "stata_options": f", {' '.join(options)}" if options else "",
     }

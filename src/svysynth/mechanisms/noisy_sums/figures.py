@@ -50,6 +50,10 @@ class CellDraws:
     def __len__(self) -> int:
         return len(self.outcome_mean)
 
+    def only(self, draws: Integers) -> CellDraws:
+        """Some of the draws."""
+        return CellDraws(*(values[draws] for values in vars(self).values()))
+
 
 def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
     """Draws in scales, as draws in the units of the transformed answers."""

@@ -1,8 +1,8 @@
 """Noisy sums, `fbs` and `fbp` with the guarantee `global`: a promise for every data set that depends on no sampler.
 
 Sums of the answers are measured once, with noise (`measurement.py`, which has the proof). All that follows takes the
-measurement and public facts and nothing else: draws from a posterior that knows the noise, and tables with standard
-errors. It can fail, be repeated or be refused at no cost in ε.
+measurement and public facts and nothing else: draws from a posterior that knows the noise, tables with standard errors,
+and synthetic files. It can fail, be repeated or be refused at no cost in ε.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from svysynth.large import undivided_design
 from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
+    Further,
     Grid,
     Made,
     Mechanism,
@@ -33,19 +34,15 @@ from svysynth.mechanisms.base import (
     Section,
     Try,
 )
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
+from svysynth.mechanisms.noisy_sums.facts import facts_of
+from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import Fitted, fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.further import FromPublic
 from svysynth.mechanisms.noisy_sums.measurement import MOST_RECORDS, Measurement, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.posterior import Prior
-from svysynth.mechanisms.noisy_sums.published import (
-    DRAWS,
-    MEASUREMENT,
-    draws_parquet,
-    measurement_json,
-    read_draws,
-    read_measurement,
-)
+from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, draws_parquet, measurement_json
+from svysynth.microdata import file_names
 from svysynth.noise import OpenDPNoise, StudyNoise
 from svysynth.outline import outlined
 from svysynth.report.page import facts_section
@@ -55,8 +52,8 @@ from svysynth.suitability import Examined, examine_bounds
 from svysynth.survey import Survey
 
 TITLES = {
-    "fbs": "FBS from noisy sums: tables from a model of the observed sample",
-    "fbp": "FBP from noisy sums: tables from a model of the population and of the sampling",
+    "fbs": "FBS from noisy sums: tables and synthetic data from a model of the observed sample",
+    "fbp": "FBP from noisy sums: tables and synthetic data from a model of the population and of the sampling",
 }
 FEWEST_OVER_CELLS = 3
 """So many more records than cells there must be, for a spread within cells."""
@@ -73,10 +70,22 @@ NOTE = (
     "sampling and for noise. measurement.json and draws.parquet have the noisy sums and the draws that the tables "
     "follow from."
 )
+FILES = (
+    "Each synthetic file is an imputation of the confidential one from one of the draws. Its random numbers follow "
+    "from a seed in measurement.json. Combine results by the rules of multiple imputation. `svysynth more` makes "
+    "further files and tables from the public files, at no cost in privacy."
+)
+ONE_FILE = Finding(
+    "privacy.datasets",
+    "one synthetic file is asked for",
+    "what users make from it has no part for noise in its standard errors, which are too small",
+    "leave the setting out, or use 5 or more: files cost nothing here",
+    stops=False,
+)
 
 
 class NoisySums(Mechanism):
-    """Tables from a model that is fitted to noisy sums."""
+    """Tables and synthetic files from a model that is fitted to noisy sums."""
 
     packages = ("jax", "blackjax", "opendp")
     stated = ("draws",)
@@ -110,7 +119,8 @@ class NoisySums(Mechanism):
             ),
         )
         stopping = [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
-        return [*no_public_weights(spec), *stopping]
+        one = [ONE_FILE] if _privacy(spec).datasets == 1 else []
+        return [*no_public_weights(spec), *stopping, *one]
 
     def undivided(self, spec: Spec) -> str | None:
         """Whatever this guarantee has a form for is put together from parts."""
@@ -134,7 +144,8 @@ class NoisySums(Mechanism):
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
         """ε for a respondent changed, and half of it for one blanked out."""
-        return measured(privacy.mechanism, privacy.epsilon, transform=survey.transform, **vars(Roles.of(survey)))
+        roles = vars(Roles.of(survey))
+        return measured(privacy.mechanism, privacy.epsilon, privacy.datasets, transform=survey.transform, **roles)
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
         """Pay, measure once, and go on with the measurement and public facts alone."""
@@ -152,28 +163,39 @@ class NoisySums(Mechanism):
         fitted = fit_measurement(measurement, facts, prior, spec.model.formula, privacy.draws, streams)
         progress("making tables")
         tables = tables_of(fitted.drawn, measurement, facts, spec.requested_tables, spec.estimation)
+        if privacy.datasets:
+            progress("making synthetic files")
+        files = FilePlan.of(privacy.draws, privacy.datasets, streams)
+        columns, where = (survey.outcome, survey.design.strata), (survey.engine, survey.scratch)
+        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where)
+        synthetic = self.synthetic(tuple(make.survey(draw) for draw in files.draws), privacy.mechanism, spec.model)
         attachments = {
-            MEASUREMENT: measurement_json(measurement, facts),
+            MEASUREMENT: measurement_json(measurement, facts, files),
             DRAWS: draws_parquet(fitted.drawn, facts),
         }
         evidence = MeasurementEvidence(measurement, fitted)
-        return Made(guarantee, paid, Synthetic(()), tables, evidence, (NOTE,), attachments)
+        notes = (NOTE, FILES) if privacy.datasets else (NOTE,)
+        return Made(guarantee, paid, synthetic, tables, evidence, notes, attachments)
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
-        """There are none yet."""
-        return Synthetic(())
+        """Imputations, whatever the model."""
+        return Synthetic(surveys, "imputed")
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """Tables, a report, the measurement and the draws."""
-        return (*TABLES_AND_REPORT, MEASUREMENT, DRAWS)
+        """Tables, a report, the measurement, the draws and the synthetic files."""
+        files = file_names(manifest.privacy.datasets, manifest.survey.records)
+        return (*TABLES_AND_REPORT, MEASUREMENT, DRAWS, *files)
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
-        """From the draws and the public facts."""
-        measurement, facts = read_measurement((public / MEASUREMENT).read_bytes())
-        _check_measurement(measurement, facts, manifest)
-        drawn = read_draws((public / DRAWS).read_bytes(), len(facts.codes))
-        tables = tables_of(drawn, measurement, facts, manifest.tables, manifest.estimation)
-        return Remade(tables, "posterior draws", len(drawn))
+        """From the draws and the public facts; the synthetic files are made again too."""
+        found = FromPublic.read(public, manifest)
+        found.compare(public)
+        also = f"{found.first - 1} synthetic files, made again from draws and seed" if found.first > 1 else None
+        return Remade(found.tabulate_all(manifest.tables), "posterior draws", found.draws, also)
+
+    def further(self, public: Path, manifest: Manifest) -> Further | None:
+        """Files of draws that have none yet, and tables."""
+        return FromPublic.read(public, manifest)
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
@@ -191,21 +213,6 @@ class NoisySums(Mechanism):
                 fitted = fit_measurement(measurement, facts, cast(Prior, name), spec.model.formula, draws, own)
                 tables = spec.requested_tables, spec.estimation
                 yield epsilon, 0, repeat, tables_of(fitted.drawn, measurement, facts, *tables)
-
-
-def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: Manifest) -> None:
-    """The measurement is the manifest's: the same survey, and no more ε than was charged."""
-    survey, privacy = manifest.survey, manifest.privacy
-    same = (
-        measurement.records == len(facts) == survey.records
-        and measurement.population_total == survey.population_total
-        and measurement.transform == survey.transform
-        and measurement.bounds == privacy.bounds
-        and dict(facts.labels) == survey.levels
-        and float(measurement.plan.epsilon) <= privacy.epsilon
-    )
-    if not same:
-        raise ValueError("the measurement is not the manifest's")
 
 
 def _privacy(spec: Spec) -> PrivacySpec:

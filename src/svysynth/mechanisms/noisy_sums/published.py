@@ -1,8 +1,9 @@
 """Published: what a release from noisy sums gives out beside its tables: the measurement and the draws.
 
-`measurement.json` has the noisy histograms and sums with the scales of their noise, and the public facts that they are
-about. `draws.parquet` has what each posterior draw says of each cell. The tables follow from these two without anything
-random, so that anyone can make them again, and an analysis of their own.
+`measurement.json` has the noisy histograms and sums with the scales of their noise, the public facts that they are
+about, and the seed and the draws of the synthetic files. `draws.parquet` has what each draw says of each cell. Tables
+and synthetic files follow from these two without anything random that is not in them, so that anyone can make them
+again, and an analysis of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import polars as pl
 from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
+from svysynth.mechanisms.noisy_sums.files import FilePlan
 from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Level, Measurement, Plan, Use, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.spec import BoundsSpec
@@ -28,10 +30,10 @@ OF_CELLS = ("outcome_mean", "weight_mean", "outcome_misfit", "weight_misfit")
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
 
 
-def measurement_json(measurement: Measurement, facts: PublicFacts) -> bytes:
-    """The measurement and the public facts, for people and machines."""
+def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePlan | None = None) -> bytes:
+    """The measurement, the public facts and what synthetic files follow from, for people and machines."""
     plan, scaling = measurement.plan, measurement.scaling
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "records": measurement.records,
         "population_total": measurement.population_total,
@@ -70,6 +72,8 @@ def measurement_json(measurement: Measurement, facts: PublicFacts) -> bytes:
             "groups": {name: getattr(facts, name).tolist() for name in ("cell", "stratum", "count")},
         },
     }
+    if files is not None:
+        content["files"] = {"seed": f"{files.seed:x}", "draws": list(files.draws)}
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -117,6 +121,12 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
         levels[-1],
     )
     return measurement, facts
+
+
+def read_files(text: bytes) -> FilePlan:
+    """What `measurement_json` says of the synthetic files."""
+    files: dict[str, Any] = json.loads(text)["files"]
+    return FilePlan(int(files["seed"], 16), tuple(int(draw) for draw in files["draws"]))
 
 
 def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:

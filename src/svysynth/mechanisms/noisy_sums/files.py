@@ -1,0 +1,356 @@
+"""Files: a synthetic file is an imputation of the confidential one, from one posterior draw of its sums.
+
+A draw says of each cell its mean weight and weighted mean outcome, and of all cells together the covariance of (t, v)
+within them. The file of the draw has the public columns and strata of the survey, in the order of cells, and
+
+    w = a_c exp(e_v),    y = b_c exp(e_t), or e_t + b_c without a logarithm, kept within the public bounds,
+
+with normal residuals e that are centred in each cell and whose scatter is the draw's exactly. a_c and b_c make mean
+weight and weighted mean outcome of the cell those of the draw, after what the bounds cut off. So every table by public
+columns from the file is the draw's, to the digits that are published. Weights are not smoothed, so that the variance
+within a file is that of the sample; what noise adds shows between files, and Rubin's rules for multiple imputation join
+the two.
+
+Residuals come from a seed that is published. Whoever has the measurement, the draws and the seed can make the files of
+a release again, and further ones of other draws: all of it is post-processing, and costs no ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from svysynth.design import Design
+from svysynth.engine import BLOCK, LOCAL, Engine, block_slices, map_blocks
+from svysynth.groups import Booleans, Floats, Integers
+from svysynth.large import survey_of_columns
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.figures import LARGEST_VARIANCE, CellDraws, cell_figures
+from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.outline import outlined
+from svysynth.releases import MICRODATA_DIGITS, as_published
+from svysynth.spec import Transform
+from svysynth.streams import Streams
+from svysynth.survey import Groups, Survey
+from svysynth.synthesis import SMOOTHED, choose_draws
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+PRECISION = 1e-12
+"""How near to the draw's a cell's mean is brought, as a share of it, before numbers are rounded."""
+MOST_PASSES = 200
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """The public facts of a release's synthetic files: the seed of their residuals, and which draws they are of."""
+
+    seed: int
+    draws: tuple[int, ...]
+    """Counted from 1, as in draws.parquet."""
+
+    @classmethod
+    def of(cls, draws: int, files: int, streams: Streams) -> FilePlan:
+        """Draws far apart, and a seed that gives nothing away of the run's other random numbers."""
+        chosen = choose_draws(draws, files) + 1 if files else np.empty(0, np.int64)
+        return cls(streams.split("synthetic files").entropy, tuple(chosen.tolist()))
+
+    def further(self, draws: int) -> tuple[int, ...]:
+        """The draws that have no file yet, in an order whose beginning is spread over all of them."""
+        stride = next(step for step in range(round(GOLDEN * draws), 2 * draws) if math.gcd(step, draws) == 1)
+        order = (1 + stride * number % draws for number in range(draws))
+        return tuple(draw for draw in order if draw not in self.draws)
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class FileMaker:
+    """Makes the file of any draw from what is public."""
+
+    drawn: CellDraws
+    measurement: Measurement
+    facts: PublicFacts
+    seed: int
+    outcome: str
+    strata: str | None
+    engine: Engine = LOCAL
+    scratch: Path | None = None
+    """Where files that are too long for memory are kept while they are needed as surveys."""
+
+    def __call__(self, draw: int) -> FileOfDraw:
+        """The file of a draw, counted from 1."""
+        measurement, facts = self.measurement, self.facts
+        one = self.drawn.only(np.array([draw - 1]))
+        bounds = measurement.bounds.outcome
+        target = cell_figures(one, facts.size, measurement.population_total, measurement.transform, bounds)
+        normal = _Normal(Streams(self.seed), draw, _Rows.of(facts))
+        residual = _match(normal, one, facts.size, measurement.transform, self.engine)
+        within = _Values(residual, measurement.transform, bounds)
+        sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), len(facts.codes))
+        scale = target.weight[0] * facts.size / sums.weight
+        place = _places(within, sums, target.outcome[0], self.engine, len(facts))
+        return FileOfDraw(within, scale, place)
+
+    def survey(self, draw: int) -> Survey:
+        """The file as a survey, in memory or in the scratch folder."""
+        groups = self.groups
+        roles = self.outcome, Design(SMOOTHED, self.strata), tuple(self.facts.labels), self.measurement.transform
+        total = self.measurement.population_total
+        like = Survey(groups.frame.clear(), *roles, total, engine=self.engine, scratch=self.scratch)
+        return survey_of_columns(like, groups, self(draw), (SMOOTHED,), f"synthetic-{draw}")
+
+    def frames(self, draw: int, ranges: Sequence[range]) -> Iterator[pl.DataFrame]:
+        """Rows of the file as they are published, a range at a time."""
+        made, public = self(draw), self.groups.frame
+        for rows in ranges:
+            blocks = [made(piece) for piece in block_slices(rows)]
+            group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))
+            columns = map(pl.Series, (self.outcome, SMOOTHED), numbers)
+            yield as_published(public[group].with_columns(columns), rows.start)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The public part of the rows."""
+        facts = self.facts
+        columns = {
+            column: pl.Series(np.array(levels, object)[facts.codes[facts.cell, number]], dtype=pl.Enum(levels))
+            for number, (column, levels) in enumerate(facts.labels.items())
+        }
+        if self.strata and self.strata not in columns:
+            columns[self.strata] = pl.Series(facts.stratum.astype(np.int32))
+        return Groups(pl.DataFrame(columns), facts.count, facts.cell)
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class FileOfDraw:
+    """A synthetic file, a block at a time: group, outcome and weight of each row, to the digits that are published."""
+
+    within: _Values
+    scale: Floats
+    """a_c."""
+    place: Floats
+    """b_c."""
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats]:
+        """The rows of a block."""
+        group, cell, base, weight = self.within(piece)
+        outcome = self.within.placed(base, self.place[cell])
+        return group, _rounded(outcome), _rounded(weight * self.scale[cell])
+
+
+def _rounded(values: Floats) -> Floats:
+    return pl.Series(values).round_sig_figs(MICRODATA_DIGITS).to_numpy()
+
+
+# --- residuals ---
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of a file: those of a group follow one another, and so do those of a cell."""
+
+    ends: Integers
+    """Where each group's rows end."""
+    cell: Integers
+    """Of each group."""
+
+    @classmethod
+    def of(cls, facts: PublicFacts) -> _Rows:
+        if (np.diff(facts.cell) < 0).any():
+            raise ValueError("groups are not in the order of cells")
+        return cls(np.cumsum(facts.count), facts.cell)
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers]:
+        """Group and cell of each row."""
+        group = np.searchsorted(self.ends, np.arange(piece.start, piece.stop), side="right")
+        return group, self.cell[group]
+
+
+@outlined
+@dataclass(frozen=True)
+class _Normal:
+    """Two standard normal numbers for each row. Those of a block depend on draw and block, and on nothing else."""
+
+    streams: Streams
+    draw: int
+    rows: _Rows
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
+        """Group, cell and the numbers of each row."""
+        generator = self.streams.generator(f"rows of draw {self.draw}", piece.start // BLOCK)
+        return *self.rows(piece), generator.standard_normal((2, piece.stop - piece.start))
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Residual:
+    """Residuals of t and v: normal numbers, centred in their cell and brought to a scatter."""
+
+    normal: _Normal
+    centre: Floats
+    """2 × cell."""
+    factor: Floats
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
+        group, cell, z = self.normal(piece)
+        return group, cell, self.factor @ (z - self.centre[:, cell])
+
+
+def _match(normal: _Normal, one: CellDraws, size: Integers, transform: Transform, engine: Engine) -> _Residual:
+    """Residuals with the covariance that a draw says is within cells."""
+    blocks = map_blocks(engine, _Scatter(normal), int(size.sum()))
+    sums, scatter = np.zeros((2, len(size))), np.zeros((2, 2))
+    for cells, own, products in blocks:
+        sums[:, cells] += own
+        scatter += products
+    centre = sums / np.maximum(size, 1)
+    scatter -= (centre * size) @ centre.T
+    variances = np.array([one.outcome_variance[0], one.weight_variance[0]])
+    correlation = float(np.clip(one.covariance[0] / math.sqrt(variances.prod()), -1, 1))
+    spread = np.sqrt(np.minimum(variances, [LARGEST_VARIANCE if transform == "log" else np.inf, LARGEST_VARIANCE]))
+    wanted = np.array([[spread[0], 0.0], [correlation * spread[1], math.sqrt(1 - correlation**2) * spread[1]]])
+    freedom = size.sum() - (size > 0).sum()
+    return _Residual(normal, centre, math.sqrt(freedom) * wanted @ np.linalg.inv(np.linalg.cholesky(scatter)))
+
+
+@outlined
+@dataclass(frozen=True)
+class _Scatter:
+    """Of a block: its cells, the sums of the normal numbers in each, and the sums of their products."""
+
+    normal: _Normal
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats]:
+        _, cell, z = self.normal(piece)
+        starts = _starts(cell)
+        return cell[starts], np.add.reduceat(z, starts, axis=1), z @ z.T
+
+
+def _starts(cell: Integers) -> Integers:
+    """Where the rows of a cell begin in a block."""
+    return np.flatnonzero(np.diff(cell, prepend=-1))
+
+
+# --- weights and outcomes ---
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """What rows have before their cell's factors: exp(e_t), or e_t, and exp(e_v)."""
+
+    residual: _Residual
+    transform: Transform
+    bounds: tuple[float, float]
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats, Floats]:
+        group, cell, (t, v) = self.residual(piece)
+        return group, cell, np.exp(t) if self.transform == "log" else t, np.exp(v)
+
+    def placed(self, base: Floats, place: Floats) -> Floats:
+        """The outcome, within the public bounds."""
+        return np.asarray(np.clip(self.moved(base, place), *self.bounds))
+
+    def moved(self, base: Floats, place: Floats) -> Floats:
+        """The outcome before the bounds cut anything off."""
+        return base * place if self.transform == "log" else base + place
+
+    def place_of(self, base: Floats, outcome: Floats | float) -> Floats:
+        """The factor, or the shift, that brings a base to an outcome."""
+        return np.asarray(outcome / base if self.transform == "log" else outcome - base)
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Of each cell: the sum of weights, the weighted sum of bases, the least and the greatest base."""
+
+    weight: Floats
+    base: Floats
+    least: Floats
+    greatest: Floats
+
+    @classmethod
+    def gathered(cls, blocks: Sequence[tuple[Integers, Floats]], cells: int) -> _Cells:
+        found = cls(np.zeros(cells), np.zeros(cells), np.full(cells, np.inf), np.full(cells, -np.inf))
+        for own, (weight, base, least, greatest) in blocks:
+            found.weight[own] += weight
+            found.base[own] += base
+            found.least[own] = np.minimum(found.least[own], least)
+            found.greatest[own] = np.maximum(found.greatest[own], greatest)
+        empty = found.weight == 0
+        for column in (found.weight, found.base, found.least, found.greatest):
+            column[empty] = 1.0
+        return found
+
+
+@outlined
+@dataclass(frozen=True)
+class _Sums:
+    """Of a block: its cells, and what `_Cells` has of each."""
+
+    within: _Values
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats]:
+        _, cell, base, weight = self.within(piece)
+        starts = _starts(cell)
+        sums = np.add.reduceat(np.stack([weight, weight * base]), starts, axis=1)
+        ends = np.minimum.reduceat(base, starts), np.maximum.reduceat(base, starts)
+        return cell[starts], np.concatenate([sums, np.stack(ends)])
+
+
+def _places(within: _Values, sums: _Cells, target: Floats, engine: Engine, records: int) -> Floats:
+    """b_c of each cell, so that its weighted mean outcome is the target after the bounds cut something off.
+
+    Where they cut off nothing it is at hand. Elsewhere the mean is a piecewise linear and increasing function of b_c:
+    Newton's steps find the root, or halves of the range that is left where a step goes astray.
+    """
+    low, high = within.bounds
+    place = within.place_of(sums.base / sums.weight, target)
+    cut = (within.moved(sums.least, place) < low) | (within.moved(sums.greatest, place) > high)
+    below, above = within.place_of(sums.greatest, low), within.place_of(sums.least, high)
+    enough = PRECISION * sums.weight * (np.abs(target) if within.transform == "log" else high - low)
+    for _ in range(MOST_PASSES):
+        if not cut.any():
+            break
+        place = np.where(cut, np.clip(place, below, above), place)
+        total, slope = np.zeros(len(place)), np.zeros(len(place))
+        for own, (outcome, change) in map_blocks(engine, _Moved(within, place, cut), records):
+            total[own] += outcome
+            slope[own] += change
+        off = target * sums.weight - total
+        cut &= np.abs(off) > enough
+        below, above = np.where(off > 0, place, below), np.where(off < 0, place, above)
+        step = place + np.divide(off, slope, out=np.full(len(off), np.inf), where=slope > 0)
+        astray = ~((below <= step) & (step <= above))
+        place = np.where(cut, np.where(astray, (below + above) / 2, step), place)
+    return place
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Moved:
+    """Of a block that has cells still looked at: its cells, Σwy in each, and how that changes with b_c."""
+
+    within: _Values
+    place: Floats
+    cells: Booleans
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats]:
+        _, cell = self.within.residual.normal.rows(piece)
+        starts = _starts(cell)
+        if not self.cells[cell[starts]].any():
+            return np.empty(0, np.int64), np.empty((2, 0))
+        _, cell, base, weight = self.within(piece)
+        moved = self.within.moved(base, self.place[cell])
+        low, high = self.within.bounds
+        inside = (low < moved) & (moved < high)
+        change = weight * inside * (base if self.within.transform == "log" else 1.0)
+        return cell[starts], np.add.reduceat(np.stack([weight * np.clip(moved, low, high), change]), starts, axis=1)

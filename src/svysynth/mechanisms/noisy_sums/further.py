@@ -1,0 +1,141 @@
+"""Further: what the public folder of a release from noisy sums can give to anybody, without the survey and without ε.
+
+The files and tables of the release are made again here for verification, and other files and tables for whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from svysynth.combine import Synthetic
+from svysynth.engine import frame_ranges
+from svysynth.errors import SurveyError, did_you_mean
+from svysynth.files import open_data, read_columns, write_parts
+from svysynth.formats.parquet import count_rows, read_rows
+from svysynth.manifest import Manifest
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.fitting import tables_of
+from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, read_draws, read_files, read_measurement
+from svysynth.microdata import file_name, same_text, wrong
+from svysynth.outline import outlined
+from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded
+from svysynth.spec import EstimationSpec, TableSpec
+from svysynth.synthesis import choose_draws
+
+LAST_DIGIT = 1.001 * 10.0 ** (1 - MICRODATA_DIGITS)
+"""Published numbers may differ by one in their last digit: floats depend a little on the machine."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class FromPublic:
+    """Measurement, facts and draws of a public folder, and what follows from them."""
+
+    make: FileMaker
+    plan: FilePlan
+    estimation: EstimationSpec
+
+    @classmethod
+    def read(cls, public: Path, manifest: Manifest) -> FromPublic:
+        """What a public folder says; it has to be the manifest's."""
+        text = (public / MEASUREMENT).read_bytes()
+        measurement, facts = read_measurement(text)
+        _check_measurement(measurement, facts, manifest)
+        drawn, plan = read_draws((public / DRAWS).read_bytes(), len(facts.codes)), read_files(text)
+        files = manifest.privacy.datasets
+        if list(plan.draws) != (choose_draws(len(drawn), files) + 1 if files else np.empty(0)).tolist():
+            raise ValueError("the files are not of the draws that the manifest's number of files gives")
+        survey = manifest.survey
+        make = FileMaker(drawn, measurement, facts, plan.seed, survey.outcome, survey.strata)
+        return cls(make, plan, manifest.estimation)
+
+    @property
+    def draws(self) -> int:
+        """How many there are."""
+        return len(self.make.drawn)
+
+    @property
+    def first(self) -> int:
+        """The number of the first further synthetic file."""
+        return len(self.plan.draws) + 1
+
+    @property
+    def left(self) -> int:
+        """Every draw gives one file."""
+        return self.draws - len(self.plan.draws)
+
+    def tabulate_all(self, tables: Sequence[TableSpec]) -> pl.DataFrame:
+        """Tables from all draws, to the digits that are published."""
+        public = self.make.facts.labels
+        for column in (column for table in tables for column in table.by):
+            if column not in public:
+                problem = f"is not a public column of this release{did_you_mean(column, tuple(public))}"
+                raise SurveyError("spec", f"column '{column}'", problem, f"choose from {', '.join(public)}")
+        found = tables_of(self.make.drawn, self.make.measurement, self.make.facts, tables, self.estimation)
+        return rounded(found, TABLE_DIGITS)
+
+    def synthetic(self, files: int) -> Synthetic:
+        """Further files as surveys."""
+        return Synthetic(tuple(self.make.survey(draw) for draw in self._unused(files)), "imputed")
+
+    def write(self, files: int, folder: Path) -> None:
+        """Further files, in the formats of the release."""
+        records = len(self.make.facts)
+        for number, draw in enumerate(self._unused(files), start=self.first):
+            for ending in endings(records):
+                write_parts(self.make.frames(draw, frame_ranges(records)), folder / file_name(number, ending))
+
+    def _unused(self, files: int) -> tuple[int, ...]:
+        if not 1 <= files <= self.left:
+            used = f"{len(self.plan.draws)} of its {self.draws} draws are files of the release"
+            problem = f"asks for {files:,}, and this release has {self.left:,} left: {used}"
+            raise SurveyError("spec", "files", problem, f"ask for 1 to {self.left:,}")
+        return self.plan.further(self.draws)[:files]
+
+    def compare(self, public: Path) -> None:
+        """Make the release's own files again; the first that is another is an error."""
+        for number, draw in enumerate(self.plan.draws, start=1):
+            path = public / file_name(number, "parquet")
+            if not self._is_of_draw(path, draw):
+                raise wrong(f"has a synthetic file that does not follow from its posterior draws ({path.name})")
+
+    def _is_of_draw(self, path: Path, draw: int) -> bool:
+        records, file = len(self.make.facts), open_data(path)
+        ranges = frame_ranges(records)
+        if count_rows(file) != records:
+            return False
+        for rows, again in zip(ranges, self.make.frames(draw, ranges), strict=True):
+            if tuple(file.columns) != tuple(again.columns) or not _same(read_rows(file, again.columns, rows), again):
+                return False
+        text = path.with_suffix(".csv")
+        return "csv" not in endings(records) or same_text(text, read_columns(file, file.columns))
+
+
+def _same(published: pl.DataFrame, again: pl.DataFrame) -> bool:
+    if published.schema != again.schema:
+        return False
+    numbers = [name for name, dtype in again.schema.items() if dtype.is_float()]
+    found, expected = (frame.select(numbers).to_numpy() for frame in (published, again))
+    return np.allclose(found, expected, rtol=LAST_DIGIT, atol=0) and published.drop(numbers).equals(again.drop(numbers))
+
+
+def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: Manifest) -> None:
+    """The measurement is the manifest's: the same survey, and no more ε than was charged."""
+    survey, privacy = manifest.survey, manifest.privacy
+    same = (
+        measurement.records == len(facts) == survey.records
+        and measurement.population_total == survey.population_total
+        and measurement.transform == survey.transform
+        and measurement.bounds == privacy.bounds
+        and dict(facts.labels) == survey.levels
+        and float(measurement.plan.epsilon) <= privacy.epsilon
+    )
+    if not same:
+        raise ValueError("the measurement is not the manifest's")
