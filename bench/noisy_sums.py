@@ -4,8 +4,8 @@
 
 ε is for blanked answers; changed answers cost twice as much. Writes a CSV with a row for each ε, model, statistic and
 class of cells: coverage, median length and RMSE over the sample's own, standard error over RMSE, how many fits passed
-their diagnostics, and in how many the private check of the model's shape had no objection. With --files there are further
-rows for what a user gets from so many synthetic files by the rules of multiple imputation.
+their diagnostics, and in how many the private check of the model's shape had no objection. With --files there are
+further rows for what a user gets from so many synthetic files by the rules of multiple imputation.
 """
 
 import argparse

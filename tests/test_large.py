@@ -122,7 +122,7 @@ def test_a_release_does_not_depend_on_how_it_is_cut(house, in_memory, tmp_path, 
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".svysynth")] == []
 
 
-NOISY = ("tables.csv", "measurement.json", "draws.parquet")
+NOISY = ("tables.csv", "measurement.json", "draws.parquet", "microdata-1.parquet", "microdata-2.parquet")
 
 
 def run_noisy(house, out, workers=LOCAL):
@@ -143,7 +143,8 @@ def test_noisy_sums_do_not_depend_on_how_they_are_cut_and_read_a_block_at_a_time
     read, lengths = Stored.__getitem__, []
 
     def watched(column, piece):
-        lengths.append(len(range(*piece.indices(len(column)))))
+        if "synthetic" not in column.path.name:  # which is written out a million rows at a time
+            lengths.append(len(range(*piece.indices(len(column)))))
         return read(column, piece)
 
     monkeypatch.setattr(Stored, "__getitem__", watched)

@@ -22,6 +22,7 @@ from svysynth.findings import Finding
 from svysynth.groups import Floats
 from svysynth.outline import outlined
 from svysynth.suitability import FAR_OFF, WORTH
+from svysynth.store import Column
 from svysynth.survey import Survey
 from svysynth.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 
@@ -120,10 +121,12 @@ def beside(released: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
 
 def beyond_the_data(survey: Survey, synthetic: Sequence[Survey]) -> list[Reason]:
     """Synthetic outcomes that are negative although no respondent's is: readers would see what cannot be."""
-    if not synthetic or survey.transform == "log" or min(map_blocks(survey.engine, _Least(survey), len(survey))) < 0:
+    if not synthetic or survey.transform == "log":
+        return []
+    if min(map_blocks(survey.engine, _Least(survey.outcome_values), len(survey))) < 0:
         return []
     first = synthetic[0]
-    share = sum(map_blocks(first.engine, _Negative(first), len(first))) / len(first)
+    share = sum(map_blocks(first.engine, _Negative(first.outcome_values), len(first))) / len(first)
     if share <= BEYOND:
         return []
     text = f"More than {BEYOND:.1%} of the synthetic outcomes are negative, and no respondent's is."
@@ -133,19 +136,19 @@ def beyond_the_data(survey: Survey, synthetic: Sequence[Survey]) -> list[Reason]
 @outlined
 @dataclass(frozen=True)
 class _Least:
-    survey: Survey
+    outcome: Column
 
     def __call__(self, piece: slice) -> float:
-        return float(self.survey.outcome_values[piece].min())
+        return float(self.outcome[piece].min())
 
 
 @outlined
 @dataclass(frozen=True)
 class _Negative:
-    survey: Survey
+    outcome: Column
 
     def __call__(self, piece: slice) -> int:
-        return int((self.survey.outcome_values[piece] < 0).sum())
+        return int((self.outcome[piece] < 0).sum())
 
 
 def _columns(frame: pl.DataFrame, names: Sequence[str]) -> list[Floats]:
