@@ -355,7 +355,7 @@ def exchanged(path):
 def of_another_seed(path):
     place = path.with_name("measurement.json")
     content = json.loads(place.read_text())
-    content["files"]["seed"] = "1" + content["files"]["seed"][1:]
+    content["files"]["seed"] = f"{int(content['files']['seed'], 16) ^ 1:x}"
     place.write_text(json.dumps(content))
 
 
