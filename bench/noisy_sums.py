@@ -2,10 +2,11 @@
 
     python bench/noisy_sums.py OUT --population paper|CPS1988|CPSSW8|apipop --records 1000 --epsilon 3 10.8 --files 10
 
-ε is for blanked answers; changed answers cost twice as much. Writes a CSV with a row for each ε, model, statistic and
-class of cells: coverage, median length and RMSE over the sample's own, standard error over RMSE, how many fits passed
-their diagnostics, and in how many the private check of the model's shape had no objection. With --files there are
-further rows for what a user gets from so many synthetic files by the rules of multiple imputation.
+ε is for blanked answers, or with --protect record for taking part; changed ones cost twice as much. Writes a CSV with a
+row for each ε, model, statistic and class of cells: coverage, median length and RMSE over the sample's own, standard
+error over RMSE, how many fits passed their diagnostics, and in how many the private check of the model's shape had no
+objection. With --files there are further rows for what a user gets from so many synthetic files by the rules of
+multiple imputation.
 """
 
 import argparse
@@ -23,11 +24,9 @@ import polars as pl
 
 import svysynth
 from svysynth.combine import Synthetic
-from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import measure
-from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.noise import StudyNoise
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 
@@ -102,8 +101,9 @@ class Study:
     population: str
     folder: str
     records: int
-    draws: int
-    files: int
+    draws: int = 1000
+    files: int = 0
+    protect: str = "answers"
 
     @cached_property
     def frame_and_bounds(self):
@@ -128,9 +128,9 @@ class Study:
         population, bounds = self.frame_and_bounds
         mean_weight = len(population) / self.records
         limits = BoundsSpec(outcome=bounds, weight=(mean_weight / 20, mean_weight * 20))
-        facts, streams = facts_of(survey), svysynth.Streams.seeded(1000 + replicate)
-        plan = plan_measurement(facts, TABLES, 2 * epsilon)
-        measurement = measure(survey, facts, plan, limits, "log", StudyNoise(streams))
+        streams = svysynth.Streams.seeded(1000 + replicate)
+        noise = StudyNoise(streams)
+        measurement, facts = measure_survey(survey, self.protect, TABLES, limits, "log", 2 * epsilon, noise)
         fitted = fit_measurement(measurement, facts, model, None, self.draws, streams)
         fits = fitted.outcome_shape.fits and fitted.weight_shape.fits
         tables = tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec())
@@ -159,8 +159,10 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--protect", choices=["answers", "record"], default="answers")
     settings = parser.parse_args()
-    study = Study(settings.population, settings.folder, settings.records, settings.draws, settings.files)
+    further = settings.draws, settings.files, settings.protect
+    study = Study(settings.population, settings.folder, settings.records, *further)
     shares = [range(first, settings.replicates, settings.workers) for first in range(settings.workers)]
     cases = [("sample", None), *((model, epsilon) for model in settings.models for epsilon in settings.epsilon)]
     rows = []

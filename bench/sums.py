@@ -59,7 +59,7 @@ def prepare(folder: Path, scratch: Path) -> Callable[[], object]:
     from svysynth.noise import StudyNoise
 
     spec = load_spec(folder / "spec.toml")
-    survey = read_large(mechanism_of(spec.privacy).reads(spec.survey), scratch, LOCAL)
+    survey = read_large(mechanism_of(spec.privacy).reads(spec), scratch, LOCAL)
 
     def measurement() -> object:
         facts = facts_of(survey)

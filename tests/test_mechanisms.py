@@ -64,11 +64,11 @@ def spec_of(house, name, promise):
 
 def facts_of(spec, microdata):
     """What a manifest would state."""
-    own = spec.survey.model_dump(include={*SurveyFacts.model_fields})
+    own = spec.survey.model_dump(include={*SurveyFacts.model_fields} - {"levels"})
     survey = SurveyFacts(**own, levels={}, records=64)
     privacy = spec.privacy
     return survey, PrivacyFacts(
-        **privacy.model_dump(include={"mechanism", "epsilon", "guarantee", "scheme", "draws", "correction"}),
+        **privacy.model_dump(include={"mechanism", "epsilon", "guarantee", "protect", "scheme", "draws", "correction"}),
         datasets=privacy.datasets if microdata else 0,
         bounds=privacy.bounds,
     )
@@ -114,7 +114,7 @@ def test_it_says_what_it_is(house, name, promise):
     assert mechanism is load_member(member)
     assert mechanism.title(name)
     assert set(mechanism.stated) <= {"scheme", "draws", "correction"}
-    assert mechanism.reads(spec.survey).data == spec.survey.data
+    assert mechanism.reads(spec).data == spec.survey.data
     assert spec.privacy.microdata == member.microdata
     assert all(isinstance(finding, Finding) for finding in mechanism.find_public(spec))
     setting = mechanism.undivided(spec)
@@ -145,7 +145,7 @@ def test_without_a_promise_there_is_no_release(house, name, promise):
 def test_it_pays_once_for_what_it_promises_and_makes_nothing_unpaid(house, name, promise):
     spec = spec_of(house, name, promise)
     mechanism, paid = mechanism_of(spec.privacy), []
-    survey = survey_from_file(mechanism.reads(spec.survey))
+    survey = survey_from_file(mechanism.reads(spec))
     direct = svysynth.tabulate_all(survey, spec.requested_tables)
     mechanism.check(survey, spec)
     examined = mechanism.examine(survey, spec, direct)
@@ -174,7 +174,7 @@ def test_what_it_makes_from_disk_is_what_it_makes_in_memory(house, tmp_path, nam
     if mechanism.undivided(spec) is not None:
         assert name == "laplace"
         return
-    small = survey_from_file(mechanism.reads(spec.survey))
+    small = survey_from_file(mechanism.reads(spec))
     made = []
     for survey in (small, store_survey(small, tmp_path, Local(threads=2, parts=3))):
         direct = svysynth.tabulate_all(survey, spec.requested_tables)
@@ -191,7 +191,7 @@ def test_what_it_makes_from_disk_is_what_it_makes_in_memory(house, tmp_path, nam
 def test_its_evidence_is_for_the_internal_folder(house, tmp_path, name, promise):
     spec = spec_of(house, name, promise)
     mechanism = mechanism_of(spec.privacy)
-    survey = survey_from_file(mechanism.reads(spec.survey))
+    survey = survey_from_file(mechanism.reads(spec))
     made = mechanism.run(survey, spec, lambda _: NotCharged(), Streams.seeded(1), lambda _: None)
     assert isinstance(made.evidence.complaints, tuple)
     assert all(len(row) == 2 for row in made.evidence.summary())
@@ -255,8 +255,8 @@ class Toy(Mechanism):
     def undivided(self, spec):
         return "privacy.mechanism"
 
-    def reads(self, survey):
-        return survey
+    def reads(self, spec):
+        return spec.survey
 
     def check(self, survey, spec):
         if len(survey) < 10:

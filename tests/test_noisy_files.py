@@ -249,7 +249,7 @@ def test_the_order_of_draws_uses_each_once_and_begins_all_over():
 def test_standard_errors_within_a_file_are_those_of_the_design():
     """A file's own variance, on average over residuals, is that which tables have for sampling."""
     make = maker(people(3000), draws=2)
-    same = CellDraws(*(np.repeat(value[:1], 2, axis=0) for value in vars(make.drawn).values()))
+    same = make.drawn.only(np.zeros(2, np.int64))
     table = FromPublic(replace(make, drawn=same), FilePlan(77, ()), svysynth.EstimationSpec()).tabulate_all([TABLE])
     found = []
     for seed in range(60):

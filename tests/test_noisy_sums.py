@@ -469,7 +469,7 @@ def test_the_variance_within_and_between_cells_is_what_samples_have():
     weight *= 50_000.0 / (weight @ np.ones(len(cell)))[:, None]
     inside = (np.repeat(domain, facts.count) == 1).astype(float)
     for statistic in ("count", "mean", "total", "proportion"):
-        expected = _design_variance(statistic, _Sums.of(found, facts, domain), found, facts, domain)[0, 1]
+        expected = _design_variance(statistic, _Sums.of(found, found.size, facts, domain), found, facts, domain)[0, 1]
         own, whole = (weight * inside).sum(axis=1, keepdims=True), 50_000.0
         total = (weight * inside * outcome).sum(axis=1, keepdims=True)
         z = {

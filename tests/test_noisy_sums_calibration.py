@@ -103,7 +103,9 @@ def ranks(model, prior, simulations, seed):
     found, failed = [], 0
     for number in range(simulations):
         true, statistics = simulate(prior, np.random.default_rng([seed, number]))
-        drawn, verdict = draw_from(model, NoisyStatistics(*map(as_arrays, statistics)), Streams.seeded(number), 995, "x")
+        drawn, verdict = draw_from(
+            model, NoisyStatistics(*map(as_arrays, statistics)), Streams.seeded(number), 995, "x"
+        )
         failed += not verdict.passed
         thinned = {name: np.asarray(drawn[name])[::5][:DRAWS] for name in NAMES}
         found.append(np.concatenate([(thinned[name] < true[name]).sum(axis=0) for name in NAMES]))

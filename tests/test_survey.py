@@ -38,7 +38,7 @@ def test_declared_labels_fit_codes_of_any_type_and_set_the_order(codes):
 
 
 def test_a_code_without_a_declared_label_is_refused():
-    with pytest.raises(SurveyError, match=r"2 of 4 records are without a label in survey\.labels\.g"):
+    with pytest.raises(SurveyError, match=r"2 of 4 records are not among those in survey\.labels or survey\.levels"):
         read(frame(), labels={"g": {"1": "one"}})
 
 

@@ -165,11 +165,16 @@ def _no_categories(series: pl.Series) -> SurveyError:
     return SurveyError("data", f"column '{series.name}'", "does not hold categories", remedy)
 
 
-def categories(series: pl.Series, declared: CodeLabels | None, in_file: CodeLabels) -> tuple[pl.Series, dict[str, str]]:
+def categories(
+    series: pl.Series, declared: CodeLabels | None, in_file: CodeLabels, other: str | None = None
+) -> tuple[pl.Series, dict[str, str]]:
     """A public column as an enumeration of labels, in the declared order or in the order of its codes.
 
-    Returned with the labels of its codes.
+    Returned with the labels of its codes. With `other`, which is a declared code, whatever is no declared code or is
+    missing counts as that one, and nothing is refused.
     """
+    if declared is not None and other is not None:
+        series = _listed_or_other(series, [code_text(code) for code in declared], code_text(other))
     found = keys(series)
     if declared is None:
         labels = _labels_of_codes(series.name, found.codes, in_file)
@@ -181,6 +186,22 @@ def categories(series: pl.Series, declared: CodeLabels | None, in_file: CodeLabe
     order = np.array([position[code] for code in found.codes], np.uint32)
     levels = pl.Series(series.name, list(labels.values()), dtype=pl.Enum(list(labels.values())))
     return levels.gather(order[found.key]), labels
+
+
+def _listed_or_other(series: pl.Series, codes: Sequence[str], other: str) -> pl.Series:
+    """The codes of a column as text, with another code in the place of those that are not listed."""
+    distinct = _distinct(series)
+    if distinct.dtype.is_float():
+        whole = (distinct == distinct.round()) & (distinct.abs() < 2**53)
+        text = pl.select(pl.when(whole).then(distinct)).to_series().cast(pl.Int64).cast(pl.String)
+    else:
+        text = _as_text(distinct)
+    chosen = text.set(~text.is_in(codes).fill_null(value=False), other).fill_null(other)
+    parts = [
+        series.slice(start, SLICE).replace_strict(distinct, chosen, return_dtype=pl.String)
+        for start in range(0, len(series), SLICE)
+    ]
+    return pl.concat(parts).fill_null(other).alias(series.name)
 
 
 def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:
@@ -205,8 +226,8 @@ def _require_labels(column: str, found: Keys, labels: Mapping[str, str]) -> None
         raise SurveyError(
             "data",
             f"column '{column}'",
-            f"{of_records(bad, len(found.key))} without a label in survey.labels.{column}",
-            "list every code there, or leave such records out with survey.where",
+            f"{of_records(bad, len(found.key))} not among those in survey.labels or survey.levels",
+            "list every code there, or name one of them in survey.other that stands for the rest",
         )
 
 

@@ -2,7 +2,8 @@
 
 Two neighbouring data sets differ in one respondent's outcome and weight: blanked out, so that the respondent says
 nothing, or changed to any others. The public columns, the strata and the number of records in each cell stay as they
-are. ε bounds the log of the ratio of the probabilities of any result under the two.
+are. Where whole records are protected they differ in one record, which is added or removed, or changed in any of its
+columns. ε bounds the log of the ratio of the probabilities of any result under the two.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from svysynth.accounting import Accounting
+from svysynth.spec import Protected
 
 Kind = Literal["asymptotic", "global", "none"]
 NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"
@@ -26,9 +28,14 @@ class Guarantee(BaseModel):
     kind: Kind
     mechanism: str
     epsilon_blanked: float | None
-    """ε for one respondent's outcome and weight being blanked out; None where nothing is promised."""
+    """ε for one respondent's outcome and weight being blanked out; None where nothing is promised.
+
+    Where whole records are protected: for one respondent taking part or not.
+    """
     epsilon_changed: float | None
-    """ε for them being changed."""
+    """ε for them being changed; where whole records are protected, for a whole record being changed."""
+    protects: Protected = "answers"
+    """The confidential columns of a respondent, or the whole record and that there is one."""
     largest_bound: float | None
     """Δ = ε/(2m), the target that each record's weighted bound was held to; None where there are no bounds."""
     datasets: int
@@ -84,6 +91,16 @@ class Guarantee(BaseModel):
             f"ε = {self.epsilon_blanked:g} if a respondent's {secret} {are} blanked out, "
             f"{self.epsilon_changed:g} if {they} changed"
         )
+        if self.protects == "record":
+            return (
+                f"Whatever any one respondent had answered, and whether or not they took part, the probability of "
+                f"seeing {what} as they are would be the same up to a factor of exp(ε): ε = {self.epsilon_blanked:g} "
+                f"for a respondent who takes part or does not, {self.epsilon_changed:g} for one whose whole record is "
+                "changed.",
+                f"This holds for every data set and whatever else is known. Protected are {secret}, who takes part "
+                "and how many records there are of each kind, which is published with noise. The levels of columns "
+                "are declared and not taken from the data.",
+            )
         if self.kind == "global":
             return (
                 f"Whatever any one respondent had answered, the probability of seeing {what} as they are would be the "
@@ -171,6 +188,14 @@ def measured(
         transform=transform,
         units="in scales from noisy histograms, clamped to public bounds",
     )
+
+
+def measured_records(
+    mechanism: str, epsilon: float, datasets: int, *, columns: tuple[str, ...], transform: str
+) -> Guarantee:
+    """Noisy sums and sizes: ε for a whole record changed; added or removed, everything moves half as far."""
+    promise = measured(mechanism, epsilon, datasets, confidential=columns, public=(), transform=transform)
+    return promise.model_copy(update={"protects": "record"})
 
 
 def no_guarantee(mechanism: str, *, confidential: tuple[str, ...], public: tuple[str, ...]) -> Guarantee:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from svysynth.columns import categories, keys, numbers, refuse_missing
+from svysynth.columns import numbers, refuse_missing
 from svysynth.design import Design, DesignIndex
 from svysynth.engine import BLOCKS_A_FRAME, Engine, map_blocks, part_ranges
 from svysynth.errors import SurveyError
@@ -31,6 +31,8 @@ from svysynth.survey import (
     Survey,
     check_ranges,
     declared_columns,
+    design_levels,
+    levels_of,
     needed_columns,
     records_that_take_part,
     require_columns,
@@ -232,14 +234,14 @@ def _number_groups(
     records = combinations["records"].to_numpy()
     for name in (name for name in combinations.columns if name != "records"):
         missing = records[combinations[name].is_null().to_numpy()]
-        refuse_missing(name, int(missing.sum()), int(records.sum()))
+        if name not in spec.other:
+            refuse_missing(name, int(missing.sum()), int(records.sum()))
     columns: dict[str, pl.Series] = {}
     codes: dict[str, CodeLabels] = {}
     for name in spec.public:
-        labels = spec.labels.get(name), file.value_labels.get(name, {})
-        columns[name], codes[name] = categories(combinations[name], *labels)
+        columns[name], codes[name] = levels_of(combinations[name], spec, file)
     if spec.strata and spec.strata not in columns:
-        columns[spec.strata] = pl.Series(spec.strata, keys(combinations[spec.strata]).key)
+        columns[spec.strata] = design_levels(combinations[spec.strata], spec, file)
     roles = (spec.outcome, Design(spec.weight, spec.strata), spec.public)
     every = Survey(pl.DataFrame(columns), *roles)  # a survey of one record for each combination has the same groups
     cell = np.asarray(every.present_cells(spec.public)[1], np.int64)

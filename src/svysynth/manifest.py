@@ -18,6 +18,7 @@ from svysynth.spec import (
     BoundsSpec,
     EstimationSpec,
     ModelSpec,
+    Protected,
     Scheme,
     Spec,
     TableSpec,
@@ -50,6 +51,7 @@ class SurveyFacts(_Part):
     levels: dict[str, tuple[str, ...]]
     population_total: float | None
     records: int
+    """How many there are; where whole records are protected, with noise."""
 
 
 def _released_mechanism(name: str) -> str:
@@ -69,6 +71,7 @@ class PrivacyFacts(_Part):
     epsilon: float
     datasets: int
     guarantee: Literal["asymptotic", "global"]
+    protect: Protected
     scheme: Scheme | None
     draws: int | None
     bounds: BoundsSpec | None

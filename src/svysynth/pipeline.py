@@ -69,7 +69,7 @@ def release(
         paid: list[Charge] = []
         with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
             progress("reading the survey")
-            survey = _read(mechanism_of(privacy).reads(spec.survey), scratch, engine)
+            survey = _read(mechanism_of(privacy).reads(spec), scratch, engine)
             found, verdict = _release(spec, privacy, survey, folder, streams, paid, progress)
         finished.append(found)
         judged(verdict)
@@ -101,7 +101,7 @@ def _release(
 ) -> tuple[Release, ReleaseVerdict]:
     mechanism = mechanism_of(privacy)
     # made before the charge: what no survey of this design can give is refused for free
-    direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
+    direct = tabulate_all(survey, spec.requested_tables, spec.direct_estimation)
     mechanism.check(survey, spec)
     examined = mechanism.examine(survey, spec, direct)
     refuse(examined.findings)
@@ -117,7 +117,7 @@ def _release(
         made.guarantee,
         spec,
         {column: survey.levels(column) for column in survey.public},
-        len(survey),
+        len(survey) if made.records is None else made.records,
         rounded(made.tables, TABLE_DIGITS),
         made.synthetic.surveys,
         made.notes,

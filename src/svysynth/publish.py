@@ -82,6 +82,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             epsilon=privacy.epsilon,
             datasets=len(release.microdata),
             guarantee="asymptotic" if release.guarantee.kind == "asymptotic" else "global",
+            protect=privacy.protect,
             scheme=settings.get("scheme"),
             draws=settings.get("draws"),
             bounds=privacy.bounds,

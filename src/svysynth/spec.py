@@ -24,6 +24,7 @@ Transform = Literal["log", "identity"]
 Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
+Protected = Literal["answers", "record"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 StandardErrors = Literal["full", "paper"]
 """Of tables from synthetic files: with the spread of unsmoothed weights, or of smoothed ones as in the paper."""
@@ -60,6 +61,8 @@ class SurveySpec(Section):
     universe: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
     missing: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
     labels: dict[Name, dict[Name, Name]] = Field(default_factory=dict)
+    levels: dict[Name, Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]] = Field(default_factory=dict)
+    other: dict[Name, Name] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _roles_do_notclash(self) -> Self:
@@ -82,6 +85,26 @@ class SurveySpec(Section):
             if set(labels) & set(self.missing):
                 raise clash(f"'labels.{column}' has a label for a code that 'missing' lists")
         return self
+
+    @model_validator(mode="after")
+    def _levels_are_of_columns_with_levels(self) -> Self:
+        for column, levels in self.levels.items():
+            if column not in (*self.public, self.strata):
+                raise clash(f"'levels.{column}' is neither one of the public columns nor the strata")
+            if column in self.labels:
+                raise clash(f"'levels.{column}' and 'labels.{column}' both list the levels: keep one of them")
+            no_repeats(levels, f"levels.{column}")
+            if set(levels) & set(self.missing):
+                raise clash(f"'levels.{column}' lists a code that 'missing' lists too")
+        for column, level in self.other.items():
+            if level not in (self.declared(column) or ()):
+                raise clash(f"'other.{column}' is not one of the levels in 'levels.{column}' or 'labels.{column}'")
+        return self
+
+    def declared(self, column: str) -> dict[str, str] | None:
+        """The declared codes of a column and their labels, in order; None where the data say which there are."""
+        levels = self.levels.get(column)
+        return self.labels.get(column) if levels is None else {level: level for level in levels}
 
 
 class BoundsSpec(Section):
@@ -116,6 +139,7 @@ class PrivacySpec(Section):
     scheme: Scheme = "inverse"
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
     guarantee: Promise
+    protect: Protected = "answers"
     correction: bool = True
     bounds: BoundsSpec | None = None
     budget: Name | None = None
@@ -135,6 +159,13 @@ class PrivacySpec(Section):
         if self.guarantee not in can:
             choices = " or ".join(f"'{promise}'" for promise in can)
             raise clash(f"'privacy.guarantee' must be {choices} for the mechanism '{self.mechanism}'")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_records_can_be_protected(self) -> Self:
+        member = find_member(self.mechanism, self.guarantee)
+        if self.protect == "record" and not (member and member.whole_records):
+            raise clash("'privacy.protect' can be 'record' for fbs and fbp with the guarantee 'global' alone")
         return self
 
     @model_validator(mode="after")
@@ -281,6 +312,13 @@ class Spec(Section):
                     raise clash(f"table {position}: 'by' names '{column}', which is not in survey.public{hint}")
         no_repeats([table.title for table in self.tables], "tables (give each a 'name')")
         return self
+
+    @property
+    def direct_estimation(self) -> EstimationSpec:
+        """How direct tables are made beside a release, without a refusal that would tell of protected records."""
+        if self.privacy is not None and self.privacy.protect == "record" and self.estimation.lonely == "fail":
+            return self.estimation.model_copy(update={"lonely": "adjust"})
+        return self.estimation
 
     @property
     def requested_tables(self) -> tuple[TableSpec, ...]:

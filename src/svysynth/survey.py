@@ -179,6 +179,8 @@ def read_survey(
     universe: Sequence[str] = (),
     missing: Sequence[str] = (),
     labels: Mapping[str, Mapping[str, str]] | None = None,
+    levels: Mapping[str, Sequence[str]] | None = None,
+    other: Mapping[str, str] | None = None,
 ) -> Survey:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
@@ -202,6 +204,8 @@ def read_survey(
         "universe": universe,
         "missing": missing,
         "labels": labels or {},
+        "levels": levels or {},
+        "other": other or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
@@ -233,10 +237,9 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:
         if name:
             columns[name] = numbers(raw.pop(name), file)
     for name in spec.public:
-        labels = spec.labels.get(name), file.value_labels.get(name, {})
-        columns[name], codes[name] = categories(raw.pop(name), *labels)
+        columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
     for name in tuple(raw):
-        columns[name] = pl.Series(name, keys(raw.pop(name)).key)
+        columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
     survey = Survey(
         pl.DataFrame(columns),
@@ -259,6 +262,19 @@ def declared_columns(spec: SurveySpec) -> list[str]:
     """The columns that have a role."""
     optional = [column for column in (spec.strata, spec.cluster, spec.fpc) if column]
     return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
+
+
+def levels_of(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.Series, dict[str, str]]:
+    """A column of categories, and the labels of its codes."""
+    name = series.name
+    return categories(series, spec.declared(name), file.value_labels.get(name, {}), spec.other.get(name))
+
+
+def design_levels(series: pl.Series, spec: SurveySpec, file: DataFile) -> pl.Series:
+    """A column of strata or clusters: by its declared levels, or by numbers."""
+    if spec.declared(series.name) is not None:
+        return levels_of(series, spec, file)[0]
+    return pl.Series(series.name, keys(series).key)
 
 
 def needed_columns(spec: SurveySpec) -> list[str]:

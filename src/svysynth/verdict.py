@@ -21,8 +21,8 @@ from svysynth.engine import map_blocks
 from svysynth.findings import Finding
 from svysynth.groups import Floats
 from svysynth.outline import outlined
-from svysynth.suitability import FAR_OFF, WORTH
 from svysynth.store import Column
+from svysynth.suitability import FAR_OFF, WORTH
 from svysynth.survey import Survey
 from svysynth.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 

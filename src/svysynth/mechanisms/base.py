@@ -81,6 +81,8 @@ class Made:
     """What readers of the release have to know."""
     attachments: Mapping[str, bytes] = field(default_factory=dict)
     """Further public files, by name."""
+    records: int | None = None
+    """How many records the release says there are; None: as many as the survey has, which is public then."""
 
 
 @outlined
@@ -152,7 +154,7 @@ class Mechanism(Protocol):
     def undivided(self, spec: Spec) -> str | None:
         """The setting for which all records are needed at once; None where it works from disk and on a cluster."""
 
-    def reads(self, survey: SurveySpec) -> SurveySpec:
+    def reads(self, spec: Spec) -> SurveySpec:
         """The survey's spec, without demands on the data that the mechanism does not make."""
 
     def check(self, survey: Survey, spec: Spec) -> None:

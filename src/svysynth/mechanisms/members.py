@@ -25,6 +25,8 @@ class Member(NamedTuple):
     """How many synthetic files are made where the spec does not say."""
     fewest: int = 1
     """The fewest that may be asked for; 0 where tables can be released alone."""
+    whole_records: bool = False
+    """Whether public columns and taking part can be protected too."""
 
     def makes(self, files: int) -> bool:
         """Whether a release may have so many synthetic files."""
@@ -33,7 +35,7 @@ class Member(NamedTuple):
 
 MEMBERS: tuple[Member, ...] = (
     Member(("fbs", "fbp"), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.PseudoPosterior"),
-    Member(("fbs", "fbp"), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0),
+    Member(("fbs", "fbp"), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True),
     Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.NoisyTables"),
     Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.PaperLaplace"),
 )

@@ -62,9 +62,9 @@ class NoisyTables(Mechanism):
         """Noisy sums are not made from parts."""
         return "privacy.mechanism"
 
-    def reads(self, survey: SurveySpec) -> SurveySpec:
+    def reads(self, spec: Spec) -> SurveySpec:
         """No logarithms are used, so that an outcome without one is no reason to refuse."""
-        return survey.model_copy(update={"transform": "identity"})
+        return spec.survey.model_copy(update={"transform": "identity"})
 
     def check(self, survey: Survey, spec: Spec) -> None:
         """Designs, variances and budgets that noise has no form for; all of it public."""

@@ -60,9 +60,9 @@ class PaperLaplace(Mechanism):
         """Its sensitivities need all records."""
         return "privacy.mechanism"
 
-    def reads(self, survey: SurveySpec) -> SurveySpec:
+    def reads(self, spec: Spec) -> SurveySpec:
         """As it is."""
-        return survey
+        return spec.survey
 
     def check(self, survey: Survey, spec: Spec) -> None:
         """Always refused."""

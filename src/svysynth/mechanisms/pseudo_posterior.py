@@ -91,9 +91,9 @@ class PseudoPosterior(Mechanism):
         """All but public weights, replicates and what they need is put together from parts."""
         return "survey.weight_public" if spec.survey.weight_public else undivided_design(spec)
 
-    def reads(self, survey: SurveySpec) -> SurveySpec:
+    def reads(self, spec: Spec) -> SurveySpec:
         """As it is."""
-        return survey
+        return spec.survey
 
     def check(self, survey: Survey, spec: Spec) -> None:
         """Tables that cannot be made: synthetic surveys have the strata but not the clusters. And a total is needed."""

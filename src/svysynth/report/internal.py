@@ -118,19 +118,20 @@ def _misfit_rows(misfit: Misfit | None) -> Rows:
 
 def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
     """Outcome against weight: confidential, as the model drew them, and smoothed."""
-    first, some = synthetic.surveys[0], chosen(len(survey))
+    first = synthetic.surveys[0]
+    some, drawn = chosen(len(survey)), chosen(len(first))
     total = np.sum([first.weights[piece].sum() for piece in block_slices(range(len(first)))])
     scale = total / np.sum([survey.weights[piece].sum() for piece in block_slices(range(len(survey)))])
-    y = first.outcome_values.take(some)
+    y = first.outcome_values.take(drawn)
     panels = [("Confidential sample", survey.outcome_values.take(some), survey.weights.take(some) * scale)]
     if UNSMOOTHED in first.frame.columns:
         panels += [
-            ("Synthetic, weights as drawn", y, first.values(UNSMOOTHED).take(some)),
-            ("Synthetic, weights smoothed", y, first.weights.take(some)),
+            ("Synthetic, weights as drawn", y, first.values(UNSMOOTHED).take(drawn)),
+            ("Synthetic, weights smoothed", y, first.weights.take(drawn)),
         ]
         alt = "Outcome against weight in the confidential sample, and in synthetic file 1 as drawn and smoothed."
     else:
-        panels.append(("Synthetic", y, first.weights.take(some)))
+        panels.append(("Synthetic", y, first.weights.take(drawn)))
         alt = "Outcome against weight in the confidential sample, and in synthetic file 1."
     return scatters(panels, survey.outcome, "weight", alt, log=survey.transform == "log", highlight=0)
 

@@ -32,6 +32,7 @@ MOST_ROWS_SHOWN = 2_000
 MOST_TABLES_SHOWN = 40
 MOST_TABLES_DRAWN = 6
 CLASSES = 50
+EMPTY = "A cell without records has a count of 0 with standard error 0, which does not say how rare it is."
 KINDS = {
     "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
     "global": "for every data set, at every sample size",
@@ -142,13 +143,18 @@ def _key_figures(release: Release) -> list[tuple[str, str]]:
     total = release.spec.survey.population_total
     found = [
         ("Released", release.created.isoformat()),
-        ("Respondents", figure(release.records)),
+        ("Respondents, with noise" if _whole(release) else "Respondents", figure(release.records)),
         ("Population", "" if total is None else f"{total:,.10g}"),
         ("Tables", figure(len(release.requested_tables))),
         ("Synthetic files", figure(len(release.microdata)) if release.microdata else ""),
         ("Privacy loss", f"ε = {release.guarantee.charged:g}"),
     ]
     return [(name, value) for name, value in found if value]
+
+
+def _whole(release: Release) -> bool:
+    """Whether whole records are protected, and numbers of records noisy."""
+    return release.guarantee.protects == "record"
 
 
 def _files(release: Release) -> list[tuple[str, str, str]]:
@@ -207,15 +213,16 @@ def _use_of_unsmoothed(release: Release) -> str:
 
 def _promise(release: Release) -> list[tuple[str, str]]:
     """The facts of the guarantee, for those who want them one by one."""
-    guarantee, privacy = release.guarantee, release.spec.privacy
+    guarantee, privacy, whole = release.guarantee, release.spec.privacy, _whole(release)
+    shown = ", ".join(guarantee.public) + ", and the number of records in each of their cells"
     found = [
         ("Guarantee", KINDS[guarantee.kind]),
         ("Mechanism", _mechanism(release).title(guarantee.mechanism)),
         ("Covers", guarantee.covers),
-        ("ε, answers blanked out", f"{guarantee.epsilon_blanked:g}"),
-        ("ε, answers changed", f"{guarantee.epsilon_changed:g}"),
-        ("Confidential", ", ".join(guarantee.confidential)),
-        ("Public", ", ".join(guarantee.public) + ", and the number of records in each of their cells"),
+        ("ε, taking part or not" if whole else "ε, answers blanked out", f"{guarantee.epsilon_blanked:g}"),
+        ("ε, record changed" if whole else "ε, answers changed", f"{guarantee.epsilon_changed:g}"),
+        ("Confidential", ", ".join(guarantee.confidential) + (", and who takes part" if whole else "")),
+        ("Public", "the declared levels of columns, the population total and the settings" if whole else shown),
         ("Scale of the outcome", guarantee.transform),
         ("Units", guarantee.units),
         ("Sampler", guarantee.sampler or ""),
@@ -241,7 +248,7 @@ def _notes(release: Release) -> list[str]:
     found = [
         f"Standard errors are by {VARIANCES[estimation.variance]}; intervals have a nominal level of "
         f"{_level(estimation.confidence)}.{weights}",
-        "A cell without records has a count of 0 with standard error 0, which does not say how rare it is.",
+        *([] if _whole(release) else [EMPTY]),
         f"Numbers are rounded to {TABLE_DIGITS} significant digits in the tables{_digits_of_files(release)}.",
     ]
     texts = [*release.levels, *(label for labels in release.levels.values() for label in labels)]

@@ -1,10 +1,12 @@
 """Public facts: the cells of the public columns, the strata, and how many records each has.
 
+Where whole records are protected the cells are all combinations of declared levels, and sizes are noisy (`sizes.py`).
 What follows a measurement takes these and the measurement, and nothing else of the survey.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,13 +14,14 @@ import numpy as np
 
 from svysynth.groups import Floats, Integers, group_ids
 from svysynth.outline import outlined
+from svysynth.store import Column
 from svysynth.survey import Survey
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class PublicFacts:
-    """The cells that have records, and the groups of records that share a cell and a stratum."""
+    """The cells, and the groups of records that share a cell and a stratum."""
 
     labels: Mapping[str, tuple[str, ...]]
     """The levels of each public column, in order."""
@@ -61,6 +64,12 @@ class PublicFacts:
         for number, labels in enumerate(self.labels.values()):
             parts.append(np.eye(len(labels))[self.codes[:, number]])
         return np.concatenate(parts, axis=1)
+
+
+def cell_of_record(survey: Survey, facts: PublicFacts) -> Column:
+    """For every record the position of its cell: among all that are declared, or among those that have records."""
+    every = math.prod(len(levels) for levels in facts.labels.values())
+    return survey.cell_index(survey.public) if len(facts.codes) == every else survey.present_cells(survey.public)[1]
 
 
 def facts_of(survey: Survey) -> PublicFacts:

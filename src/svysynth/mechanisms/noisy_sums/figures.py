@@ -9,6 +9,9 @@ within the public bounds. Means, variances within cells and γ are the draw's. T
 The first is what noise leaves unknown. The second is that of a sample of lognormal answers and weights, neither
 smoothed, with the linearised values of files that are scaled to the population total. It knows that the sizes of cells
 within strata are those of one sample. There are so many draws that degrees of freedom play no part.
+
+Where sizes of cells were measured with noise each draw has sizes of its own, the design variance is that of the noisy
+sizes, and a row in which these have no records has no mean.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from svysynth.outline import outlined
 from svysynth.spec import EstimationSpec, Statistic, TableSpec, Transform
 from svysynth.tables import Layout, finish_table
 
+LEAST_SIZE = 1e-6
+"""Of a cell that a draw has empty: so that its mean, for which the size plays no part, is still one."""
 LARGEST_EXPONENT = 300.0
 LARGEST_VARIANCE = 10.0
 """Of what is exponentiated: nothing overflows where noise leaves a draw without bounds."""
@@ -46,13 +51,16 @@ class CellDraws:
     outcome_variance: Floats
     weight_variance: Floats
     covariance: Floats
+    size: Floats | None = None
+    """Records of the cells as they may truly be; None where sizes are public."""
 
     def __len__(self) -> int:
         return len(self.outcome_mean)
 
     def only(self, draws: Integers) -> CellDraws:
         """Some of the draws."""
-        return CellDraws(*(values[draws] for values in vars(self).values()))
+        own = {name: values[draws] for name, values in vars(self).items() if values is not None}
+        return CellDraws(**own)
 
 
 def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
@@ -84,24 +92,29 @@ class CellFigures:
     """E w²y / E w²."""
     tilted_variance: Floats
     """E w²y² / E w², less the square of the last."""
+    size: Floats
+    """Records: draw × cell, or of each cell where sizes are public."""
 
 
 def cell_figures(
     draws: CellDraws, size: Integers, population_total: float, transform: Transform, bounds: tuple[float, float]
 ) -> CellFigures:
     """What every cell looks like under every draw."""
+    records = size.astype(float) if draws.size is None else np.maximum(draws.size, LEAST_SIZE)
     log_weight = draws.weight_mean + draws.weight_misfit
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
-    weight *= population_total / (weight @ size)[:, None]
+    weight *= population_total / (weight * records).sum(axis=1, keepdims=True)
     across, variance = draws.covariance[:, None], draws.outcome_variance[:, None]
     outcome = draws.outcome_mean + across + draws.outcome_misfit
     squared = weight**2 * np.exp(np.minimum(draws.weight_variance, LARGEST_VARIANCE))[:, None]
     if transform == "identity":
         outcome = np.clip(outcome, *bounds)
-        return CellFigures(weight, outcome, squared, np.clip(outcome + across, *bounds), variance + 0 * outcome)
+        tilted = np.clip(outcome + across, *bounds)
+        return CellFigures(weight, outcome, squared, tilted, variance + 0 * outcome, records)
     outcome = np.clip(np.exp(np.minimum(outcome + variance / 2, LARGEST_EXPONENT)), *bounds)
     tilted = np.clip(outcome * np.exp(np.clip(across, -LARGEST_VARIANCE, LARGEST_VARIANCE)), *bounds)
-    return CellFigures(weight, outcome, squared, tilted, tilted**2 * np.expm1(np.minimum(variance, LARGEST_VARIANCE)))
+    spread = tilted**2 * np.expm1(np.minimum(variance, LARGEST_VARIANCE))
+    return CellFigures(weight, outcome, squared, tilted, spread, records)
 
 
 def tables_of_draws(
@@ -122,6 +135,8 @@ def tables_of_draws(
                 found, spread = _figures(statistic, cells, facts, domain)
                 value[filled], variance[filled] = found, np.where(spread > (ROUNDING * found) ** 2, spread, 0.0)
                 count[filled] = np.bincount(domain, facts.count, len(filled)).astype(np.int64)
+            if statistic == "mean":
+                value[count == 0] = variance[count == 0] = np.nan
             labels = layout.label_columns(columns)
             frames.append(finish_table(table.title, statistic, labels, value, variance, count, np.inf, estimation))
     return pl.concat(frames)
@@ -129,9 +144,10 @@ def tables_of_draws(
 
 def _figures(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domain: Integers) -> tuple[Floats, Floats]:
     """Estimate and variance of a statistic for each domain; `domain` gives that of each group."""
-    sums = _Sums.of(cells, facts, domain)
+    sums = _Sums.of(cells, cells.size, facts, domain)
     figures = estimate(statistic, sums.weight, sums.outcome, sums.population)
-    design = _design_variance(statistic, sums, cells, facts, domain)
+    typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain)
+    design = _design_variance(statistic, typical, cells, facts, domain)
     return figures.mean(axis=0), figures.var(axis=0, ddof=1) + np.median(design, axis=0)
 
 
@@ -145,11 +161,12 @@ class _Sums:
     population: Floats
 
     @classmethod
-    def of(cls, cells: CellFigures, facts: PublicFacts, domain: Integers) -> _Sums:
-        inside = np.eye(int(domain.max()) + 1)[domain]
-        weight = cells.weight[:, facts.cell] * facts.count
-        outcome = weight * cells.outcome[:, facts.cell]
-        return cls(weight @ inside, outcome @ inside, weight.sum(axis=1, keepdims=True))
+    def of(cls, cells: CellFigures, size: Floats, facts: PublicFacts, domain: Integers) -> _Sums:
+        place = np.empty(len(facts.codes), np.int64)
+        place[facts.cell] = domain  # a domain is a union of cells
+        inside = np.eye(int(domain.max()) + 1)[place]
+        weight = cells.weight * size
+        return cls(weight @ inside, (weight * cells.outcome) @ inside, weight.sum(axis=1, keepdims=True))
 
 
 def _design_variance(

@@ -11,6 +11,9 @@ columns from the file is the draw's, to the digits that are published. Weights a
 within a file is that of the sample; what noise adds shows between files, and Rubin's rules for multiple imputation join
 the two.
 
+Where sizes of cells were measured with noise the file has as many rows as the noisy sizes say, and the weights of a
+cell add up to what the draw says of it with the size that it drew; a cell without rows has none of the total.
+
 Residuals come from a seed that is published. Whoever has the measurement, the draws and the seed can make the files of
 a release again, and further ones of other draws: all of it is post-processing, and costs no ε.
 """
@@ -92,7 +95,8 @@ class FileMaker:
         residual = _match(normal, one, facts.size, measurement.transform, self.engine)
         within = _Values(residual, measurement.transform, bounds)
         sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), len(facts.codes))
-        scale = target.weight[0] * facts.size / sums.weight
+        total = np.where(facts.size > 0, (target.weight * target.size)[0], 0.0)
+        scale = total * (measurement.population_total / total.sum()) / sums.weight
         place = _places(within, sums, target.outcome[0], self.engine, len(facts))
         return FileOfDraw(within, scale, place)
 

@@ -7,7 +7,7 @@ towards zero; with one, the formula's columns say all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -20,6 +20,7 @@ from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures, tabl
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, NoisyStatistics, Prior, statistics_of
 from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
+from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
 from svysynth.models.base import design_matrix
 from svysynth.outline import outlined
 from svysynth.sampler import draw_from
@@ -54,7 +55,9 @@ def describe(
         positions = {column: facts.codes[:, number] for number, column in enumerate(facts.labels)}
         x, _ = design_matrix(positions, facts.labels, parse_formula(formula, tuple(facts.labels)))
         spread, deviations = np.full(x.shape[1], COEFFICIENT), False
-    return NoisyModel(prior, deviations, measurement.transform), statistics_of(measurement, facts.size, x, spread)
+    return NoisyModel(prior, deviations, measurement.transform), statistics_of(
+        measurement, np.maximum(facts.size, 1), x, spread
+    )
 
 
 def fit_measurement(
@@ -64,6 +67,9 @@ def fit_measurement(
     model, statistics = describe(measurement, facts, prior, formula)
     found, verdict = draw_from(model, statistics, streams, draws, "noisy sums")
     drawn = cell_draws({name: np.asarray(value) for name, value in found.items()}, measurement)
+    if measurement.sizes is not None:
+        sizes = draw_sizes(measurement.sizes, facts, len(drawn), streams.words("sizes of cells", 0, 4))
+        drawn = replace(drawn, size=sizes)
     seed = streams.words("shape of noisy sums", 0, 4)
     return Fitted(drawn, verdict, *compare_shapes(drawn, facts.size, measurement, seed))
 

@@ -5,6 +5,7 @@ The files and tables of the release are made again here for verification, and ot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ from svysynth.manifest import Manifest
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import tables_of
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measurement import Measurement, NoisySizes
 from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, read_draws, read_files, read_measurement
+from svysynth.mechanisms.noisy_sums.sizes import facts_of_noisy
 from svysynth.microdata import file_name, same_text, wrong
 from svysynth.outline import outlined
 from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded
@@ -136,6 +138,15 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
         and measurement.bounds == privacy.bounds
         and dict(facts.labels) == survey.levels
         and float(measurement.plan.epsilon) <= privacy.epsilon
+        and (measurement.plan.sizes > 0) == (measurement.sizes is not None) == (privacy.protect == "record")
+        and (measurement.sizes is None or _is_declared(measurement.sizes, facts))
     )
     if not same:
         raise ValueError("the measurement is not the manifest's")
+
+
+def _is_declared(sizes: NoisySizes, facts: PublicFacts) -> bool:
+    """Whether the cells are all that levels declare, and the sizes those that noise gave."""
+    every = math.prod(len(labels) for labels in facts.labels.values())
+    again = facts_of_noisy(facts, sizes) if len(sizes.counts) == len(facts.count) else None
+    return len(facts.codes) == every and again is not None and bool((again.count == facts.count).all())

@@ -2,7 +2,8 @@
 
 A record counts with whole numbers T and V, its scaled outcome and weight in steps of reach/LARGEST, and the bound
 |T| + |V| ≤ LARGEST is enforced on these whole numbers. What is measured, with the largest change (in the sum of
-absolute differences) that one respondent's answers (y, w) replaced by others can make:
+absolute differences) that one respondent's answers (y, w) replaced by others can make, or, where whole records are
+protected, one record replaced by another in any cell:
 
     histograms of t and of v         1 leaves a band, 1 enters one                        2 each
     ΣT, ΣV in each row of a level    |T| + |V| ≤ LARGEST leaves, as much enters           2·LARGEST each level
@@ -13,9 +14,12 @@ Y and U are what the record adds to the weighted mean of the outcome and to the 
 (`scaling.weighted_excess`), in whole numbers bounded in the same way. With them tables are right on average for answers
 that are not lognormal too.
 
-Blanked out, which is the record counting 0, each is half as large. Sums of whole numbers are exact whatever the floats,
-and so is the sensitivity. Discrete Laplace noise on each of them gives ε-differential privacy, the ε of all uses added
-up, for every data set. Scales and centre follow from the noisy histograms, not from the data.
+Blanked out, which is the record counting 0, or with the record removed, each is half as large. Where whole records are
+protected the sizes of cells are measured first (`sizes.py`), and n is their noisy sum from then on.
+
+Sums of whole numbers are exact whatever the floats, and so is the sensitivity. Discrete Laplace noise on each of them
+gives ε-differential privacy, the ε of all uses added up, for every data set. Scales and centre follow from the noisy
+histograms, not from the data.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ import numpy as np
 
 from svysynth.engine import sum_blocks
 from svysynth.groups import Floats, Integers, whole_sums
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts, cell_of_record
 from svysynth.mechanisms.noisy_sums.scaling import (
     Bands,
     Scaling,
@@ -90,16 +94,14 @@ class Plan:
     """The columns that tell rows apart, and what the sums of each row may cost."""
     squares: Fraction
     weighted: Weighted
+    sizes: Fraction = Fraction()
+    """For the sizes of cells, where whole records are protected."""
 
     @property
     def epsilon(self) -> Fraction:
-        """All of it, for changed answers."""
-        return (
-            2 * self.histogram
-            + sum((part for _, part in self.levels), Fraction())
-            + self.squares
-            + self.weighted.epsilon
-        )
+        """All of it, for changed answers or records."""
+        sums = sum((part for _, part in self.levels), Fraction())
+        return self.sizes + 2 * self.histogram + sums + self.squares + self.weighted.epsilon
 
 
 @outlined
@@ -118,10 +120,21 @@ class Level:
 
 @outlined
 @dataclass(frozen=True, eq=False)
+class NoisySizes:
+    """How many records each group of cell and stratum has, with noise."""
+
+    counts: Integers
+    scale: float
+    """Of the noise."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
 class Measurement:
     """What was measured, with its noise: protected, and all that later steps may use of the answers."""
 
     records: int
+    """n, or what the noisy sizes say it is."""
     population_total: float
     transform: Transform
     bounds: BoundsSpec
@@ -134,6 +147,8 @@ class Measurement:
     """ΣT², ΣTV, ΣV²."""
     squares_scale: float
     weighted: Level
+    sizes: NoisySizes | None = None
+    """None where sizes are public."""
 
     @property
     def step(self) -> float:
@@ -160,28 +175,37 @@ def bands_of(bounds: BoundsSpec, transform: Transform, records: int, population_
 
 
 def measure(
-    survey: Survey, facts: PublicFacts, plan: Plan, bounds: BoundsSpec, transform: Transform, noise: Noise
+    survey: Survey,
+    facts: PublicFacts,
+    plan: Plan,
+    bounds: BoundsSpec,
+    transform: Transform,
+    noise: Noise,
+    sizes: NoisySizes | None = None,
 ) -> Measurement:
-    """Go through the records twice, for the histograms and for the sums. Confidential until the noise is added."""
+    """Go through the records twice, for the histograms and for the sums. Confidential until the noise is added.
+
+    n is that of the facts, which is noisy where sizes were measured: the true one says only how far to go.
+    """
     if survey.population_total is None:
         raise ValueError("the population total is not declared")
     if len(survey) > MOST_RECORDS:
         raise ValueError("too many records for exact sums")
-    cells, cell = survey.present_cells(survey.public)
-    answers = _Answers(survey.outcome_values, survey.weights, bounds, transform, len(survey) / survey.population_total)
-    bands = bands_of(bounds, transform, len(survey), survey.population_total)
+    records = len(facts)
+    answers = _Answers(survey.outcome_values, survey.weights, bounds, transform, records / survey.population_total)
+    bands = bands_of(bounds, transform, records, survey.population_total)
     counts = sum_blocks(survey.engine, _Counts(answers, bands), len(survey))
     noisy = [
         noise(count, Use(f"histogram of the {name}", HISTOGRAM_SENSITIVITY, plan.histogram))
         for name, count in zip(("outcome", "weight"), counts, strict=True)
     ]
-    scales = [scale_from_counts(count, band, len(survey)) for count, band in zip(noisy, bands, strict=True)]
-    scaling = Scaling(scales[0], scales[1], reach_of(len(survey), float(plan.epsilon)))
-    once = _Sums(answers, scaling, cell, len(cells), plan.weighted.both)
+    scales = [scale_from_counts(count, band, records) for count, band in zip(noisy, bands, strict=True)]
+    scaling = Scaling(scales[0], scales[1], reach_of(records, float(plan.epsilon)))
+    once = _Sums(answers, scaling, cell_of_record(survey, facts), len(facts.codes), plan.weighted.both)
     sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))
     squares_use = Use("squares", 2 * LARGEST**2, plan.squares)
     return Measurement(
-        len(survey),
+        records,
         survey.population_total,
         transform,
         bounds,
@@ -200,6 +224,7 @@ def measure(
             facts.rows(plan.weighted.columns),
             noise,
         ),
+        sizes,
     )
 
 

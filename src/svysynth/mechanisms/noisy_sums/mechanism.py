@@ -3,10 +3,13 @@
 Sums of the answers are measured once, with noise (`measurement.py`, which has the proof). All that follows takes the
 measurement and public facts and nothing else: draws from a posterior that knows the noise, tables with standard errors,
 and synthetic files. It can fail, be repeated or be refused at no cost in ε.
+
+With `protect = "record"` the sizes of cells are measured first, and what follows knows no others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ import polars as pl
 from svysynth.combine import Synthetic
 from svysynth.errors import SurveyError
 from svysynth.findings import Finding, no_public_weights
-from svysynth.guarantee import Guarantee, measured
+from svysynth.guarantee import Guarantee, measured, measured_records
 from svysynth.large import undivided_design
 from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.mechanisms.base import (
@@ -34,19 +37,20 @@ from svysynth.mechanisms.base import (
     Section,
     Try,
 )
-from svysynth.mechanisms.noisy_sums.facts import facts_of
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import Fitted, fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.further import FromPublic
 from svysynth.mechanisms.noisy_sums.measurement import MOST_RECORDS, Measurement, measure
-from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.planning import plan_measurement, plan_sizes
 from svysynth.mechanisms.noisy_sums.posterior import Prior
 from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, draws_parquet, measurement_json
+from svysynth.mechanisms.noisy_sums.sizes import declared_groups, facts_of_noisy, measure_sizes
 from svysynth.microdata import file_names
-from svysynth.noise import OpenDPNoise, StudyNoise
+from svysynth.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.outline import outlined
 from svysynth.report.page import facts_section
-from svysynth.spec import BoundsSpec, ModelSpec, PrivacySpec, Spec, SurveySpec
+from svysynth.spec import BoundsSpec, ModelSpec, PrivacySpec, Protected, Spec, SurveySpec, TableSpec, Transform
 from svysynth.streams import Streams
 from svysynth.suitability import Examined, examine_bounds
 from svysynth.survey import Survey
@@ -57,6 +61,8 @@ TITLES = {
 }
 FEWEST_OVER_CELLS = 3
 """So many more records than cells there must be, for a spread within cells."""
+MOST_CELLS = 1000
+"""Combinations of declared levels, all of which the posterior works on where whole records are protected."""
 LEAST_EPSILON = 0.01
 """Below it the noise is larger than any file."""
 SCALED = "weights are scaled to the published population total"
@@ -81,6 +87,10 @@ ONE_FILE = Finding(
     "what users make from it has no part for noise in its standard errors, which are too small",
     "leave the setting out, or use 5 or more: files cost nothing here",
     stops=False,
+)
+SIZES_NOTE = (
+    "Whole records are protected. Numbers of records, in the column n and elsewhere, were measured with noise and are "
+    "not exact; a row in which noise leaves no records has no mean, and its count may be above zero."
 )
 
 
@@ -120,19 +130,30 @@ class NoisySums(Mechanism):
         )
         stopping = [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
         one = [ONE_FILE] if _privacy(spec).datasets == 1 else []
-        return [*no_public_weights(spec), *stopping, *one]
+        return [*no_public_weights(spec), *stopping, *one, *_of_whole_records(spec)]
 
     def undivided(self, spec: Spec) -> str | None:
         """Whatever this guarantee has a form for is put together from parts."""
         return undivided_design(spec)
 
-    def reads(self, survey: SurveySpec) -> SurveySpec:
-        """Answers are clamped before a logarithm is taken, so that one without any is no reason to refuse."""
-        return survey.model_copy(update={"transform": "identity"})
+    def reads(self, spec: Spec) -> SurveySpec:
+        """Answers are clamped before a logarithm is taken, so that one without any is no reason to refuse.
+
+        Nor is a level that is not declared, where whole records are protected: it counts as another.
+        """
+        update: dict[str, object] = {"transform": "identity"}
+        if _privacy(spec).protect == "record":
+            columns = {*spec.survey.public, *([spec.survey.strata] if spec.survey.strata else [])}
+            first = {column: next(iter(spec.survey.declared(column) or {})) for column in columns}
+            update["other"] = first | spec.survey.other
+        return spec.survey.model_copy(update=update)
 
     def check(self, survey: Survey, spec: Spec) -> None:
-        """Too many cells for the records, or too many records for exact sums; all of it public."""
-        if len(survey) < len(facts_of(survey).codes) + FEWEST_OVER_CELLS:
+        """Too many cells for the records, or too many records for exact sums; all of it public.
+
+        Where the number of records is protected, whether there are enough is asked of the noisy sizes.
+        """
+        if _privacy(spec).protect == "answers" and len(survey) < len(facts_of(survey).codes) + FEWEST_OVER_CELLS:
             problem = "have nearly as many cells as there are records"
             raise SurveyError("spec", "survey.public", problem, "use fewer columns, or merge levels")
         if len(survey) > MOST_RECORDS:
@@ -143,21 +164,23 @@ class NoisySums(Mechanism):
         return examine_bounds(survey, _bounds(spec))
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
-        """ε for a respondent changed, and half of it for one blanked out."""
-        roles = vars(Roles.of(survey))
-        return measured(privacy.mechanism, privacy.epsilon, privacy.datasets, transform=survey.transform, **roles)
+        """ε for a respondent changed, and half of it for one blanked out, or for taking part."""
+        roles, transform = Roles.of(survey), survey.transform
+        stated = privacy.mechanism, privacy.epsilon, privacy.datasets
+        if privacy.protect == "record":
+            columns = tuple(dict.fromkeys([*roles.confidential, *roles.public]))
+            return measured_records(*stated, columns=columns, transform=transform)
+        return measured(*stated, transform=transform, **vars(roles))
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
         """Pay, measure once, and go on with the measurement and public facts alone."""
         privacy = _privacy(spec)
-        facts = facts_of(survey)
-        plan = plan_measurement(facts, spec.requested_tables, privacy.epsilon)
         guarantee = self.guarantee(spec.survey, privacy)
         paid = pay(guarantee)
         # a run with a seed is not charged, so that it must not give away real noise either
         noise = OpenDPNoise() if streams.fresh else StudyNoise(streams)
         progress("measuring sums with noise")
-        measurement = measure(survey, facts, plan, _bounds(spec), spec.survey.transform, noise)
+        measurement, facts = _measure(survey, spec, privacy.epsilon, noise)
         progress("drawing from the posterior that knows the noise")
         prior = cast(Prior, privacy.mechanism)
         fitted = fit_measurement(measurement, facts, prior, spec.model.formula, privacy.draws, streams)
@@ -174,8 +197,8 @@ class NoisySums(Mechanism):
             DRAWS: draws_parquet(fitted.drawn, facts),
         }
         evidence = MeasurementEvidence(measurement, fitted)
-        notes = (NOTE, FILES) if privacy.datasets else (NOTE,)
-        return Made(guarantee, paid, synthetic, tables, evidence, notes, attachments)
+        notes = (NOTE, *([FILES] if privacy.datasets else []), *([SIZES_NOTE] if measurement.sizes else []))
+        return Made(guarantee, paid, synthetic, tables, evidence, notes, attachments, measurement.records)
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
         """Imputations, whatever the model."""
@@ -201,18 +224,78 @@ class NoisySums(Mechanism):
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
         """A measurement for each ε and repeat, with noise from a stream."""
-        facts = facts_of(survey)
         for epsilon in grid.epsilons:
             progress(f"{name}: ε = {epsilon:g}")
-            plan = plan_measurement(facts, spec.requested_tables, epsilon)
             for repeat in range(grid.repeats):
                 own = streams.split(f"{name} {epsilon:g} {repeat}")
-                bounds, transform = _bounds(spec), spec.survey.transform
-                measurement = measure(survey, facts, plan, bounds, transform, StudyNoise(own))
+                measurement, facts = _measure(survey, spec, epsilon, StudyNoise(own))
                 draws = _privacy(spec).draws
                 fitted = fit_measurement(measurement, facts, cast(Prior, name), spec.model.formula, draws, own)
                 tables = spec.requested_tables, spec.estimation
                 yield epsilon, 0, repeat, tables_of(fitted.drawn, measurement, facts, *tables)
+
+
+def _measure(survey: Survey, spec: Spec, epsilon: float, noise: Noise) -> tuple[Measurement, PublicFacts]:
+    protect, transform = _privacy(spec).protect, spec.survey.transform
+    return measure_survey(survey, protect, spec.requested_tables, _bounds(spec), transform, epsilon, noise)
+
+
+def measure_survey(
+    survey: Survey,
+    protect: Protected,
+    tables: Sequence[TableSpec],
+    bounds: BoundsSpec,
+    transform: Transform,
+    epsilon: float,
+    noise: Noise,
+) -> tuple[Measurement, PublicFacts]:
+    """The measurement and the facts that it is about: public ones, or those that noisy sizes give."""
+    if protect == "answers":
+        facts = facts_of(survey)
+        return measure(survey, facts, plan_measurement(facts, tables, epsilon), bounds, transform, noise), facts
+    groups = declared_groups(survey)
+    part = plan_sizes(len(groups.count), epsilon, survey.population_total or 1.0, bounds)
+    sizes = measure_sizes(survey, groups, part, noise)
+    facts = facts_of_noisy(groups, sizes)
+    if sum(max(size - 1, 0) for size in facts.size.tolist()) < FEWEST_OVER_CELLS:
+        problem = "is too small: the noisy sizes of cells leave no records to fit a model to"
+        raise SurveyError("data", "privacy.epsilon", problem, "raise it, or declare fewer levels in survey.levels")
+    plan = plan_measurement(facts, tables, epsilon, part)
+    return measure(survey, facts, plan, bounds, transform, noise, sizes), facts
+
+
+def _of_whole_records(spec: Spec) -> list[Finding]:
+    """What the spec has to say, or must not, where whole records are protected."""
+    survey = spec.survey
+    if _privacy(spec).protect == "answers":
+        return []
+    columns = dict.fromkeys([*survey.public, *([survey.strata] if survey.strata else [])])
+    missing = [column for column in columns if survey.declared(column) is None]
+    cells = math.prod(len(survey.declared(column) or ()) for column in survey.public)
+    found = (
+        (
+            bool(missing),
+            "survey.levels",
+            f"does not list the levels of column '{next(iter(missing), '')}'",
+            "which levels occur would tell of single records",
+            "list them all there, from public knowledge",
+        ),
+        (
+            survey.where is not None,
+            "survey.where",
+            "cannot be used where whole records are protected",
+            "how a column is compared, as numbers or as text, depends on all records of the file",
+            "leave the other records out of the file beforehand, one by one",
+        ),
+        (
+            cells > MOST_CELLS,
+            "survey.levels",
+            f"has more than {MOST_CELLS:,} combinations of the public columns",
+            "each of them gets noise, whether or not it has records",
+            "merge levels, or use fewer public columns",
+        ),
+    )
+    return [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
 
 
 def _privacy(spec: Spec) -> PrivacySpec:
@@ -255,7 +338,8 @@ class MeasurementEvidence:
     def sections(self) -> Sequence[Section]:
         """One: the parts of ε, the scales that were found, the shapes and the diagnostics."""
         measurement, fitted, plan = self.measurement, self.fitted, self.measurement.plan
-        parts = [("two histograms", 2 * plan.histogram), ("sums of squares", plan.squares)]
+        parts = [("sizes of cells", plan.sizes)] if plan.sizes else []
+        parts += [("two histograms", 2 * plan.histogram), ("sums of squares", plan.squares)]
         parts += [(f"sums by {' and '.join(columns) or 'nothing'}", part) for columns, part in plan.levels]
         parts += [(f"weighted sums by {' and '.join(plan.weighted.columns) or 'nothing'}", plan.weighted.epsilon)]
         rows: Rows = [(f"ε of {name}", f"{float(part):.4g}") for name, part in parts]

@@ -27,12 +27,16 @@ from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
-from svysynth.spec import TableSpec
+from svysynth.spec import BoundsSpec, TableSpec
 
 QUANTILE_ERROR = 0.03
 """The histograms get as much of ε as makes the noise of a quantile this small, as a share of the records."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.2
 """Of ε, for each of the two histograms."""
+SIZE_ERROR = 0.1
+"""The sizes of cells get as much as makes the variance of their noise this part of their sampling variance."""
+MOST_OF_SIZES = 0.25
+"""Of ε, for the sizes of cells."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
 COMMON, MISFIT = 0.03, 0.06
@@ -51,17 +55,32 @@ MOST_MARGINS = 8
 Levels = tuple[tuple[str, ...], ...]
 
 
-def plan_measurement(facts: PublicFacts, tables: Sequence[TableSpec], epsilon: float) -> Plan:
-    """The best of some plans; its parts add up to ε exactly."""
+def plan_measurement(
+    facts: PublicFacts, tables: Sequence[TableSpec], epsilon: float, sizes: Fraction = Fraction()
+) -> Plan:
+    """The best of some plans; its parts, with what sizes cost already, add up to ε exactly."""
+    left = Fraction(epsilon) - sizes
+    epsilon = float(left)
     requested = [_Rows.of(facts, columns) for columns in _requested(facts, tables)]
     choices = product(_candidates(facts), _coarse_and_fine(facts), (False, True))
     best = min((_best_split(facts, *choice, requested, epsilon) for choice in choices), key=lambda split: split.loss)
-    whole, histogram = Fraction(epsilon), histogram_share(len(facts), epsilon)
+    whole, histogram = left, histogram_share(len(facts), epsilon)
     rest = 1 - 2 * histogram
     squares, weighted = (rest * Fraction(round(share * STEPS), STEPS) for share in (best.squares, best.weighted_share))
     share = (rest - squares - weighted) / len(best.levels)
     levels = tuple((level, whole * share) for level in best.levels)
-    return Plan(whole * histogram, levels, whole * squares, Weighted(best.weighted, best.both, whole * weighted))
+    weighted_sums = Weighted(best.weighted, best.both, whole * weighted)
+    return Plan(whole * histogram, levels, whole * squares, weighted_sums, sizes)
+
+
+def plan_sizes(groups: int, epsilon: float, population_total: float, bounds: BoundsSpec) -> Fraction:
+    """What the sizes of cells may cost, before anything is known of the number of records.
+
+    That is guessed from the declared total and the middle of the weights' bounds. A wrong guess costs precision alone.
+    """
+    records = population_total / math.sqrt(bounds.weight[0] * bounds.weight[1])
+    share = math.sqrt(8 * groups / (SIZE_ERROR * records)) / epsilon
+    return Fraction(epsilon) * Fraction(round(min(max(share, LEAST_SHARE), MOST_OF_SIZES) * STEPS), STEPS)
 
 
 def histogram_share(records: int, epsilon: float) -> Fraction:
@@ -97,7 +116,7 @@ class _Rows:
     @classmethod
     def of(cls, facts: PublicFacts, columns: tuple[str, ...]) -> _Rows:
         place = facts.rows(columns)
-        size = np.bincount(place, facts.size).astype(float)
+        size = np.maximum(np.bincount(place, facts.size), 1.0)  # noise may leave a row without records
         parts = {}
         for finer in {level for levels in _candidates(facts) for level in levels} | set(_coarse_and_fine(facts)):
             if set(columns) <= set(finer):

@@ -31,11 +31,10 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtri
 
 from svysynth.groups import Floats, Integers
-from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement, weighted_numbers
-from svysynth.mechanisms.noisy_sums.scaling import weighted_excess
+from svysynth.mechanisms.noisy_sums.clamped import lost_to_clamping
+from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
 from svysynth.models.base import Array, Parameters
 from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
@@ -52,8 +51,6 @@ NEWTON_STEPS = 25
 SHORTER = (1.0, 0.5, 0.25, 0.1, 0.02)
 """Parts of a Newton step that are tried."""
 LKJ = 6.0
-MOST_CORRELATION = 0.9
-QUANTILES = 100
 LARGEST_LOG = 50.0
 """Of what is exponentiated: nothing overflows where the sampler looks too far."""
 
@@ -107,24 +104,6 @@ def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: F
         jnp.asarray(weighted.scale * measurement.weighted_step),
         jnp.asarray(measurement.width_error),
     )
-
-
-def lost_to_clamping(measurement: Measurement, size: Integers) -> Floats:
-    """What clamping took from weighted sums, as a normal model has it: row × 1 or 2.
-
-    Records are taken to have the scales of the histograms and the correlation of the noisy squares.
-    """
-    first, across, second = measurement.squares.astype(float)
-    correlation = np.clip(across / np.sqrt(max(first, 1) * max(second, 1)), -MOST_CORRELATION, MOST_CORRELATION)
-    nodes = ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES)
-    off, other = (grid.ravel() for grid in np.meshgrid(nodes, nodes))
-    scaling, both = measurement.scaling, measurement.plan.weighted.both
-    t = scaling.outcome.centre + scaling.outcome.width * off
-    v = scaling.weight.centre + scaling.weight.width * (correlation * off + np.sqrt(1 - correlation**2) * other)
-    kept = weighted_numbers(t, v, scaling, measurement.transform, both) * measurement.weighted_step
-    whole = np.stack(weighted_excess(t, v, scaling, measurement.transform)[: len(kept)])
-    level = measurement.weighted
-    return np.asarray(np.bincount(level.place, size)[:, None] * (whole - kept).mean(axis=1))
 
 
 def _members(level: Level) -> Array:

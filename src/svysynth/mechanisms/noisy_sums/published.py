@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,13 +21,16 @@ from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
 from svysynth.mechanisms.noisy_sums.files import FilePlan
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Level, Measurement, Plan, Use, Weighted
+from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Level, Measurement, NoisySizes, Plan, Use, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.sizes import SENSITIVITY
 from svysynth.spec import BoundsSpec
 
 MEASUREMENT, DRAWS = "measurement.json", "draws.parquet"
-FORMAT = 2
+FORMAT = 3
 OF_CELLS = ("outcome_mean", "weight_mean", "outcome_misfit", "weight_misfit")
+SIZE = "cell_size"
+"""Of cells, drawn: where whole records are protected."""
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
 
 
@@ -43,6 +47,9 @@ def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePl
         "reach": scaling.reach,
         "outcome_scale": vars(scaling.outcome),
         "weight_scale": vars(scaling.weight),
+        "sizes": None
+        if measurement.sizes is None
+        else {"epsilon": str(plan.sizes), "values": measurement.sizes.counts.tolist()},
         "histograms": {
             "epsilon": str(plan.histogram),
             "outcome": measurement.outcome_bands.tolist(),
@@ -83,12 +90,13 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
     if content["format"] != FORMAT or content["largest"] != LARGEST:
         raise ValueError("another format")
     sums, squares, histograms = content["sums"], content["squares"], content["histograms"]
-    weighted = content["weighted_sums"]
+    weighted, sizes = content["weighted_sums"], content["sizes"]
     plan = Plan(
         Fraction(histograms["epsilon"]),
         tuple((tuple(level["columns"]), Fraction(level["epsilon"])) for level in sums),
         Fraction(squares["epsilon"]),
         Weighted(tuple(weighted["columns"]), bool(weighted["both"]), Fraction(weighted["epsilon"])),
+        Fraction() if sizes is None else Fraction(sizes["epsilon"]),
     )
     parts = [*plan.levels, (plan.weighted.columns, plan.weighted.epsilon)]
     levels = [
@@ -119,6 +127,9 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
         np.array(squares["values"], np.int64),
         Use("squares", 2 * LARGEST**2, plan.squares).scale,
         levels[-1],
+        None
+        if sizes is None
+        else NoisySizes(np.array(sizes["values"], np.int64), Use("sizes", SENSITIVITY, plan.sizes).scale),
     )
     return measurement, facts
 
@@ -137,6 +148,7 @@ def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:
         labels = np.array(levels, object)[facts.codes[:, number]]
         columns[column] = pl.Series(np.tile(labels, draws), dtype=pl.String)
     columns |= {name: getattr(drawn, name).reshape(-1) for name in OF_CELLS}
+    columns |= {} if drawn.size is None else {SIZE: drawn.size.reshape(-1)}
     columns |= {name: np.repeat(getattr(drawn, name), cells) for name in OF_DRAWS}
     content = io.BytesIO()
     pl.DataFrame(columns).write_parquet(content)
@@ -150,4 +162,5 @@ def read_draws(content: bytes, cells: int) -> CellDraws:
     def column(name: str) -> Floats:
         return frame[name].to_numpy().reshape(-1, cells)
 
-    return CellDraws(*(column(name) for name in OF_CELLS), *(column(name)[:, 0] for name in OF_DRAWS))
+    found = CellDraws(*(column(name) for name in OF_CELLS), *(column(name)[:, 0] for name in OF_DRAWS))
+    return replace(found, size=column(SIZE)) if SIZE in frame.columns else found

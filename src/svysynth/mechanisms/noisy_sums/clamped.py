@@ -1,0 +1,36 @@
+"""Clamped: what the bound of a record took from weighted sums, as a normal model has it.
+
+The bound of weighted sums is tight, because noise grows with it, so that a few records in a hundred reach further.
+Without what they lose, means and sums of weights would be too small.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtri
+
+from svysynth.groups import Floats, Integers
+from svysynth.mechanisms.noisy_sums.measurement import Measurement, weighted_numbers
+from svysynth.mechanisms.noisy_sums.scaling import weighted_excess
+
+MOST_CORRELATION = 0.9
+QUANTILES = 100
+"""Of each of two normal numbers, over which the mean is taken."""
+
+
+def lost_to_clamping(measurement: Measurement, size: Integers) -> Floats:
+    """What clamping took from weighted sums, as a normal model has it: row × 1 or 2.
+
+    Records are taken to have the scales of the histograms and the correlation of the noisy squares.
+    """
+    first, across, second = measurement.squares.astype(float)
+    correlation = np.clip(across / np.sqrt(max(first, 1) * max(second, 1)), -MOST_CORRELATION, MOST_CORRELATION)
+    nodes = ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES)
+    off, other = (grid.ravel() for grid in np.meshgrid(nodes, nodes))
+    scaling, both = measurement.scaling, measurement.plan.weighted.both
+    t = scaling.outcome.centre + scaling.outcome.width * off
+    v = scaling.weight.centre + scaling.weight.width * (correlation * off + np.sqrt(1 - correlation**2) * other)
+    kept = weighted_numbers(t, v, scaling, measurement.transform, both) * measurement.weighted_step
+    whole = np.stack(weighted_excess(t, v, scaling, measurement.transform)[: len(kept)])
+    level = measurement.weighted
+    return np.asarray(np.bincount(level.place, size)[:, None] * (whole - kept).mean(axis=1))
