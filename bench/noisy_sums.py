@@ -234,7 +234,7 @@ def summary(model, epsilon, frames, true, kinds, sample_rmse, sample_length, pas
     for name in ("count", "mean"):
         for kind in ("field", "group", "inner", "total"):
             chosen = (statistic == name) & (kinds == kind) & (sample_rmse > 1e-9)
-            if chosen.any():
+            if chosen.any() and se[chosen].any():  # the population total is known, and has no error
                 rows.append(
                     {
                         "model": model,
