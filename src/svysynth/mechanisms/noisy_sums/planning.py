@@ -27,6 +27,7 @@ from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
+from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, TableSpec
 
 QUANTILE_ERROR = 0.03
@@ -104,6 +105,7 @@ class _Split:
     loss: float
 
 
+@outlined
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """The rows of some columns."""
