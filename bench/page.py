@@ -135,8 +135,8 @@ def calibrated() -> str:
         ),
         paragraph(f"""Over all fits that were released from: {divergences} divergences, smallest bulk effective sample
             size {worst:.0f}."""),
-        paragraph("""What a user waits for: `svysynth release` of the demo survey (10,355 records, FBS), a fresh process
-            each time. The first time, nothing is compiled yet."""),
+        paragraph("""What a user waits for: `svysynth release` of the demo survey with the paper's mechanism (10,355
+            records, FBS), a fresh process each time. The first time, nothing is compiled yet."""),
         table(
             "turn | seconds | others | measured",
             "lrrl",

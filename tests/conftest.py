@@ -12,6 +12,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.par
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import svysynth
+from paper_settings import with_paper_settings
 from svysynth.cli_release import open_demo_budget, write_example
 from svysynth.studies.standin import doctorates
 
@@ -43,8 +44,17 @@ def pytest_collection_modifyitems(config, items):
 def demo(tmp_path_factory) -> Path:
     """The demo's survey and spec, with its budget opened and nothing released."""
     folder = tmp_path_factory.mktemp("demo")
-    spec = svysynth.load_spec(write_example(folder))
-    open_demo_budget(spec)
+    open_demo_budget(svysynth.load_spec(write_example(folder)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def paper_demo(tmp_path_factory) -> Path:
+    """The same with the paper's mechanism, ε = 10.8 for three files, and a budget for it."""
+    folder = tmp_path_factory.mktemp("paper-demo")
+    spec = write_example(folder)
+    spec.write_text(with_paper_settings(spec.read_text()))
+    open_demo_budget(svysynth.load_spec(spec))
     return folder
 
 

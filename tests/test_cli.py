@@ -33,7 +33,9 @@ def test_demo_releases_verifies_and_shows_what_to_open(tmp_path, capsys):
         "release-1/public/report.html",
     ):
         assert text in out
-    assert "not a promise for every possible data set" in out
+    assert "ε = 1.5 if a respondent's salary and weight are blanked out, 3 if they are changed" in out
+    assert "This holds for every data set" in out
+    assert "10 synthetic files, made again from draws and seed" in out
 
 
 def test_check_shows_the_design(demo, capsys):
@@ -78,12 +80,41 @@ def test_a_seed_repeats_the_bootstrap(demo, tmp_path, capsys):
     assert outputs[0] == outputs[1] != outputs[2]
 
 
-def test_init_drafts_a_spec_that_checks(demo, tmp_path, capsys):
+def test_a_draft_says_step_by_step_what_is_to_be_filled_in(demo, tmp_path, capsys):
+    """Bounds, then the total, then the budget: each is named with what to do, and direct tables need none of them."""
     target = tmp_path / "draft.toml"
+
+    def fill_in(blank, setting):
+        text = target.read_text(encoding="utf-8")
+        assert text.count(blank) == 1
+        target.write_text(text.replace(blank, setting), encoding="utf-8")
+
     code, out, _ = run(capsys, "init", demo / "doctorates.csv", "--out", target)
     assert code == 0
     assert "weight   weight" in out
-    assert run(capsys, "check", target)[0] == 0
+    assert "fill in what is marked as needed" in out
+    assert run(capsys, "tables", target)[0] == 0
+    code, _, err = run(capsys, "check", target)
+    assert code == 1
+    assert "'privacy.bounds' is required" in err
+    assert "svysynth constants" in err
+    fill_in(
+        "# bounds = { outcome = […, …], weight = […, …] }", "bounds = { outcome = [5e3, 1e6], weight = [0.5, 500] }"
+    )
+    code, out, _ = run(capsys, "check", target)
+    assert code == 0
+    assert "release would refuse: survey.population_total: is not declared" in out
+    assert "Instead: declare it" in out
+    fill_in("# population_total = …", "population_total = 125199")
+    code, out, _ = run(capsys, "check", target)
+    assert (code, "release would refuse" in out) == (0, False)
+    code, _, err = run(capsys, "release", target, "--out", tmp_path / "r")
+    assert code == 1
+    assert "privacy.budget" in err
+    fill_in('# budget = "…"', 'budget = "doctorates"')
+    code, _, err = run(capsys, "release", target, "--out", tmp_path / "r")
+    assert code == 1
+    assert "svysynth ledger open" in err
     code, _, err = run(capsys, "init", demo / "doctorates.csv", "--out", target)
     assert code == 1
     assert "--force" in err

@@ -1,6 +1,8 @@
 """Drafts: roles are guessed from names and types, and no value of the data goes into a draft."""
 
 import json
+import re
+from importlib import resources
 
 import numpy as np
 import polars as pl
@@ -10,11 +12,19 @@ from svysynth import SurveyError, write_frame
 from svysynth.draft import draft_spec
 from svysynth.spec import parse_spec
 
+BLANK = "# bounds = { outcome = […, …], weight = […, …] }"
+
 
 def draft_of(tmp_path, columns, ending="parquet"):
     path = tmp_path / f"d.{ending}"
     write_frame(pl.DataFrame(columns), path)
     return draft_spec(path, tmp_path)
+
+
+def filled_in(draft):
+    """The drafted spec with bounds, which no draft can guess."""
+    assert draft.text.count(BLANK) == 1
+    return parse_spec(draft.text.replace(BLANK, "bounds = { outcome = [1, 2], weight = [1, 2] }"))
 
 
 def columns(n=200):
@@ -34,7 +44,7 @@ def columns(n=200):
 @pytest.mark.parametrize("ending", ["parquet", "csv", "sav", "dta"])
 def test_every_role_is_found(tmp_path, ending):
     draft = draft_of(tmp_path, columns(), ending)
-    spec = parse_spec(draft.text)
+    spec = filled_in(draft)
     assert spec.survey.outcome == "income"
     assert spec.survey.weight == "final_wt"
     assert spec.survey.strata == "stratum"
@@ -48,19 +58,19 @@ def test_every_role_is_found(tmp_path, ending):
 def test_the_usual_names_of_weights(tmp_path, name):
     data = columns()
     data[name] = data.pop("final_wt")
-    assert parse_spec(draft_of(tmp_path, data).text).survey.weight == name
+    assert filled_in(draft_of(tmp_path, data)).survey.weight == name
 
 
 def test_zeros_in_the_outcome_bring_another_scale_and_never_a_filter(tmp_path):
     data = columns() | {"income": [0.0, *([10.0, 20.0, 30.0] * 67)][:200]}
-    survey = parse_spec(draft_of(tmp_path, data).text).survey
+    survey = filled_in(draft_of(tmp_path, data)).survey
     assert (survey.outcome, survey.where, survey.transform) == ("income", None, "identity")
 
 
 def test_what_cannot_be_guessed_is_left_to_the_user(tmp_path):
     draft = draft_of(tmp_path, {"a": ["x", "y"], "b": ["u", "v"]})
     with pytest.raises(SurveyError, match=r"'survey\.outcome' is required; 'survey\.weight' is required"):
-        parse_spec(draft.text)
+        filled_in(draft)
 
 
 def test_no_value_goes_into_a_draft(tmp_path):
@@ -72,7 +82,7 @@ def test_no_value_goes_into_a_draft(tmp_path):
 
 def test_odd_column_names_are_quoted(tmp_path):
     data = {'sal"ary\\': [1.5, 2.5, 3.5], "weight": [1.0, 2.0, 3.0], "a b": ["x", "y", "x"]}
-    spec = parse_spec(draft_of(tmp_path, data).text)
+    spec = filled_in(draft_of(tmp_path, data))
     assert spec.survey.outcome == 'sal"ary\\'
     assert spec.survey.public == ("a b",)
 
@@ -189,7 +199,7 @@ def test_the_roles_of_well_known_files_are_found(tmp_path, file, varied):
         generator = np.random.default_rng(4)
         others = [name for name in names if name not in (*OUTCOMES, *CATEGORIES)]
         data |= {name: generator.permutation(300) + 1.0 for name in others}
-    survey = parse_spec(draft_of(tmp_path, data).text).survey
+    survey = filled_in(draft_of(tmp_path, data)).survey
     assert (survey.weight, survey.strata, survey.cluster) == (weight, strata, cluster)
     assert survey.outcome in OUTCOMES
     assert set(survey.public) <= set(CATEGORIES)
@@ -202,7 +212,7 @@ def test_replicate_weights_are_many_of_one_name(tmp_path):
     """A number behind a single weight does not make it one of many."""
     data = columns() | {f"repwt{number:02}": np.arange(200) % 7 + 1 for number in range(1, 41)}
     data["weight2020"] = data.pop("final_wt")
-    survey = parse_spec(draft_of(tmp_path, data).text).survey
+    survey = filled_in(draft_of(tmp_path, data)).survey
     assert survey.weight == "weight2020"
     assert survey.outcome == "income"
 
@@ -213,13 +223,26 @@ def test_what_numbers_the_records_is_not_measured(tmp_path):
         "age": np.arange(200) % 60,
         "weight": [1.5, 2] * 100,
     }
-    assert parse_spec(draft_of(tmp_path, data | {"sex": ["F", "M"] * 100}).text).survey.outcome == "age"
+    assert filled_in(draft_of(tmp_path, data | {"sex": ["F", "M"] * 100})).survey.outcome == "age"
 
 
-def test_a_draft_says_what_it_promises(tmp_path):
-    text = draft_of(tmp_path, columns()).text
-    assert parse_spec(text).privacy.guarantee == "asymptotic"
-    assert "this is not differential privacy: see docs/privacy.md" in text
+def test_a_draft_says_what_it_promises_and_what_is_needed(tmp_path):
+    draft = draft_of(tmp_path, columns())
+    privacy = filled_in(draft).privacy
+    assert (privacy.mechanism, privacy.guarantee, privacy.epsilon, privacy.datasets) == ("fbs", "global", 3, 10)
+    with pytest.raises(SurveyError, match=r"'privacy\.bounds' is required"):
+        parse_spec(draft.text)
+    assert "public knowledge, not read off the data" in draft.text
+
+
+def test_the_paper_s_mechanism_is_one_line_of_a_draft_and_of_the_demo(tmp_path):
+    """The settings that their comments name give a spec with the paper's guarantee."""
+    demo = (resources.files("svysynth.studies") / "doctorates.toml").read_text(encoding="utf-8")
+    for text in (draft_of(tmp_path, columns()).text, demo):
+        (named,) = re.findall(r'^# .*?(guarantee = "asymptotic", .*)$', text, re.MULTILINE)
+        shorter = re.sub(r"^(guarantee|epsilon) = .*$", "", text, flags=re.MULTILINE)
+        privacy = parse_spec(shorter.replace("[privacy]", "[privacy]\n" + named.replace(", ", "\n"))).privacy
+        assert (privacy.guarantee, privacy.epsilon, privacy.datasets) == ("asymptotic", 10.8, 3)
 
 
 def test_a_column_with_missing_values_is_an_answer_and_not_public(tmp_path):

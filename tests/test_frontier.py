@@ -137,9 +137,9 @@ def test_the_command_says_what_is_not_accounted_for(demo, tmp_path, capsys, stan
         (["--mechanism", "laplace", "--epsilon", "5"], "privacy.bounds"),
     ],
 )
-def test_bad_grids_are_one_error_and_leave_nothing(demo, tmp_path, capsys, arguments, message):
+def test_bad_grids_are_one_error_and_leave_nothing(paper_demo, tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit) as caught:
-        main(["frontier", f"{demo}/doctorates.toml", "--out", f"{tmp_path}/f", *arguments])
+        main(["frontier", f"{paper_demo}/doctorates.toml", "--out", f"{tmp_path}/f", *arguments])
     assert caught.value.code == 1
     assert message in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

@@ -20,9 +20,9 @@ def run(*arguments):
 
 
 @pytest.fixture(scope="module")
-def released(demo):
-    assert run("release", demo / "doctorates.toml", "--out", demo / "release") == 0
-    return demo / "release"
+def released(paper_demo):
+    assert run("release", paper_demo / "doctorates.toml", "--out", paper_demo / "release") == 0
+    return paper_demo / "release"
 
 
 def test_the_two_folders(released):
@@ -107,21 +107,21 @@ def test_an_existing_folder_is_not_touched(released, capsys):
         ("datasets = 3", "datasets = 500", "privacy.datasets"),
     ],
 )
-def test_what_cannot_be_released_leaves_nothing_behind(demo, tmp_path, capsys, old, new, message):
-    text = (demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{demo}/doctorates.csv"')
-    text = text.replace("datasets = 3", f'datasets = 3\nledger = "{demo}/ledger.sqlite"')
+def test_what_cannot_be_released_leaves_nothing_behind(paper_demo, tmp_path, capsys, old, new, message):
+    text = (paper_demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{paper_demo}/doctorates.csv"')
+    text = text.replace("datasets = 3", f'datasets = 3\nledger = "{paper_demo}/ledger.sqlite"')
     assert old in text
-    before = show(demo / "ledger.sqlite")
+    before = show(paper_demo / "ledger.sqlite")
     (tmp_path / "s.toml").write_text(text.replace(old, new).replace('"fbs"', '"fbp"'))
     capsys.readouterr()
     assert run("release", tmp_path / "s.toml", "--out", tmp_path / "out") == 1
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]
-    assert show(demo / "ledger.sqlite") == before
+    assert show(paper_demo / "ledger.sqlite") == before
 
 
-def test_a_global_guarantee_needs_public_bounds_and_is_refused_before_the_data_are_read(demo, tmp_path, capsys):
-    text = (demo / "doctorates.toml").read_text().replace('"doctorates.csv"', '"not-there.csv"')
+def test_a_global_guarantee_needs_public_bounds_and_is_refused_before_the_data_are_read(paper_demo, tmp_path, capsys):
+    text = (paper_demo / "doctorates.toml").read_text().replace('"doctorates.csv"', '"not-there.csv"')
     for mechanism in ("fbs", "fbp"):
         (tmp_path / "s.toml").write_text(
             text.replace('"fbs"', f'"{mechanism}"').replace('guarantee = "asymptotic"', 'guarantee = "global"')

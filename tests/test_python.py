@@ -20,10 +20,10 @@ def survey(doctorate_frame):
 
 
 @pytest.fixture(scope="module")
-def released(demo):
+def released(paper_demo):
     with pytest.MonkeyPatch.context() as patch:
         repeat(patch)
-        return svysynth.release(str(demo / "doctorates.toml"), str(demo / "python")), demo
+        return svysynth.release(str(paper_demo / "doctorates.toml"), str(paper_demo / "python")), paper_demo
 
 
 def test_a_release_in_python_is_that_of_the_command_line(released, monkeypatch):

@@ -106,10 +106,12 @@ def test_the_gravest_reason_comes_first():
     assert [line.split(":")[0] for line in found.lines()] == ["Verdict", "do not publish", "look closer"]
 
 
-def test_release_ends_with_it_and_the_internal_folder_begins_with_it(demo, tmp_path, capsys):
+def test_release_ends_with_it_and_the_internal_folder_begins_with_it(paper_demo, tmp_path, capsys):
     spec = tmp_path / "s.toml"
-    text = (demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{demo}/doctorates.csv"')
-    spec.write_text(text.replace("datasets = 3", f'datasets = 3\ncorrection = false\nledger = "{demo}/ledger.sqlite"'))
+    text = (paper_demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{paper_demo}/doctorates.csv"')
+    spec.write_text(
+        text.replace("datasets = 3", f'datasets = 3\ncorrection = false\nledger = "{paper_demo}/ledger.sqlite"')
+    )
     with pytest.raises(SystemExit) as caught:
         main(["release", str(spec), "--out", str(tmp_path / "r")])
     assert not caught.value.code

@@ -141,4 +141,5 @@ def init(
     console.print(Text(f"Drafted {target}"), soft_wrap=True)
     for role, column in draft.roles.items():
         console.print(Text(f"  {role:8} {shown(column)}"), soft_wrap=True)
-    console.print(Text(f"Next: look it over, then run  svysynth check {target}"), soft_wrap=True)
+    console.print(Text("Next: look it over, and fill in what is marked as needed."), soft_wrap=True)
+    console.print(Text(f"Then run  svysynth check {target}"), soft_wrap=True)

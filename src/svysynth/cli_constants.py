@@ -143,7 +143,7 @@ def _show(console: Console, proposal: Proposal) -> None:
     from svysynth.clamping import by_bounds
 
     console.print(Text(proposal.source, style="bold yellow"))
-    console.print(Text("For the end of the spec, in place of sections of the same name:\n"))
+    console.print(Text("For the end of the spec, in place of bounds and [standin] that it has:\n"))
     console.print(Text(proposal.fragment()), soft_wrap=True)
     for note in proposal.notes:
         console.print(Text(f"Note: {note}\n", style="bold"))

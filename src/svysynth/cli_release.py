@@ -29,7 +29,7 @@ from svysynth.studies.standin import doctorates
 if TYPE_CHECKING:  # it needs JAX, which takes a second to load
     from svysynth.verdict import ReleaseVerdict
 
-DEMO_TOTAL = "1080"
+DEMO_TOTAL = "300"
 """What the demo's budget allows: a hundred releases."""
 
 
@@ -48,11 +48,12 @@ def release(
 ) -> None:
     """Synthetic microdata and tables under a stated ε.
 
-    Fits the model, weights down risky records until ε holds, charges the population's budget, draws the synthetic
-    surveys and makes the tables from them. DIR/public can go out; DIR/internal says how it went and must never leave
-    the house. With `mechanism = "laplace"` the release is tables with additive noise. docs/privacy.md says what each
-    guarantee means. Parquet too large for memory is read in parts; the result does not depend on how it is cut, nor on
-    the engine.
+    Charges the population's budget and writes two folders. DIR/public can go out: tables, synthetic files, a report.
+    DIR/internal says how it went and is confidential. With `guarantee = "global"` of fbs and fbp, sums of the answers
+    are measured once with noise, and all that is public follows from them. With `asymptotic`, the paper's, risky
+    records are weighted down until ε holds. With `mechanism = "laplace"` the release is tables with additive noise.
+    docs/privacy.md says what each guarantee means. Parquet too large for memory is read in parts; the result does not
+    depend on how it is cut, nor on the engine.
 
     Example: `svysynth release doctorates.toml --out release`
     """

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from svysynth.cli_console import SpecPath, make_console
+from svysynth.constants import load_unfinished
 from svysynth.errors import SurveyError
 from svysynth.files import refuse_overwriting, write_frame
 from svysynth.overview import overview
@@ -52,7 +53,7 @@ def tables(
 
     Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
     """
-    spec = load_spec(spec_path)
+    spec = load_unfinished(spec_path)  # nothing is released: bounds are not needed yet
     if out is not None:
         refuse_overwriting(out, spec_path, spec.survey.data)
     tidy = _direct_tables(spec, seed)

@@ -96,7 +96,7 @@ class Proposal:
         total = "population_total" + ("" if self.population is None else f" = {_toml(self.population)}")
         lines = [
             *_comment(f"Public constants. {self.source}"),
-            *_comment(f'For mechanism = "laplace" with guarantee = "global"; {total} belongs in [survey].'),
+            *_comment(f'For guarantee = "global"; {total} belongs in [survey].'),
             *("", "[privacy.bounds]"),
             *self._setting("outcome", _pair(self.bounds.outcome)),
             *self._setting("weight", _pair(self.bounds.weight)),

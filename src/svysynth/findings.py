@@ -63,9 +63,9 @@ def no_public_weights(spec: Spec) -> list[Finding]:
     return [
         Finding(
             "survey.weight_public",
-            f"the mechanism '{spec.privacy.mechanism}' has no form for public weights",
-            "fbp models how weights arise, and laplace protects them in any case",
-            "use mechanism = 'fbs', or leave survey.weight_public out",
+            f"the mechanism '{spec.privacy.mechanism}' ({spec.privacy.guarantee}) has no form for public weights",
+            "fbp models how weights arise, and a global guarantee protects them in any case",
+            "use mechanism = 'fbs' with guarantee = 'asymptotic', or leave survey.weight_public out",
             stops=True,
         )
     ]

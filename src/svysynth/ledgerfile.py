@@ -124,7 +124,7 @@ def _located(path: str | Path, create: bool) -> Path:
     if seal and seal.entry:
         raise ledger_error(place, "is missing, though its anchor is there", "put the ledger back")
     if not create:
-        raise ledger_error(place, "cannot be found", "check the path, or open a budget there first")
+        raise ledger_error(place, "cannot be found", "check the path, or open a budget there first with `svysynth ledger open`")
     return place
 
 
@@ -183,7 +183,7 @@ def _sealed(path: Path, known: bool) -> Seal:
     if path.stat().st_size == 0:
         if seal and seal.entry:
             raise _altered(path)
-        raise ledger_error(path, "holds no budget yet", "open a budget there first")
+        raise ledger_error(path, "holds no budget yet", "open one there with `svysynth ledger open`")
     if seal is None and not known:
         raise ledger_error(path, "is not a privacy ledger", "name the ledger's file")
     if seal is None:

@@ -15,8 +15,8 @@ from svysynth.errors import SurveyError, did_you_mean, shown
 
 MOST_PROBLEMS = 10
 TO_BE_CHOSEN = {
-    "privacy.guarantee": "'asymptotic' is the paper's for fbs and fbp and is not differential privacy; 'global' holds "
-    "for every data set, and is that of laplace",
+    "privacy.guarantee": "'global' is differential privacy, for every data set; 'asymptotic' is the paper's, for fbs "
+    "and fbp, and is not differential privacy",
 }
 """Settings without a default, because somebody has to answer for them, and what there is to choose from."""
 Name = Annotated[str, Field(min_length=1, max_length=200)]

@@ -171,7 +171,10 @@ class PrivacySpec(Section):
     @model_validator(mode="after")
     def _noise_has_bounds(self) -> Self:
         if self.guarantee == "global" and self.bounds is None:
-            raise clash(f"'privacy.bounds' is required for the mechanism '{self.mechanism}'")
+            raise clash(
+                "'privacy.bounds' is required for guarantee = 'global': ranges of outcome and weight that are public "
+                "knowledge (`svysynth constants` proposes some)"
+            )
         return self
 
     @property

@@ -93,4 +93,8 @@ def _privacy(spec: Spec) -> str:
 
 
 def _what(privacy: PrivacySpec) -> str:
-    return f"{privacy.datasets} data sets" if privacy.microdata else "all tables"
+    if not privacy.microdata:
+        return "all tables"
+    if privacy.guarantee == "global":  # ε is for what was measured, however many files are made from it
+        return f"all tables and {privacy.datasets} synthetic file{'s' if privacy.datasets > 1 else ''}"
+    return f"{privacy.datasets} data sets"
