@@ -49,7 +49,7 @@ def open_(
     The kind of ε is that of the spec's mechanism and guarantee: under `differential privacy` the total is for an answer
     changed, else it is the paper's asymptotic figure. A population that is released under both has a budget for each.
 
-    Example: `svysynth ledger open doctorates.toml --total 32.4`
+    Example: `svysynth ledger open doctorates.toml --total 30`
     """
     privacy = _privacy(spec_path)
     if privacy.budget is None:
