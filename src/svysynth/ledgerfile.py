@@ -124,7 +124,9 @@ def _located(path: str | Path, create: bool) -> Path:
     if seal and seal.entry:
         raise ledger_error(place, "is missing, though its anchor is there", "put the ledger back")
     if not create:
-        raise ledger_error(place, "cannot be found", "check the path, or open a budget there first with `svysynth ledger open`")
+        raise ledger_error(
+            place, "cannot be found", "check the path, or open a budget there first with `svysynth ledger open`"
+        )
     return place
 
 
