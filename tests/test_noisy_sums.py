@@ -223,7 +223,7 @@ def test_no_neighbour_moves_a_sum_further_than_its_noise_covers():
     scaling = Scaling(Scale(11.0, 0.6), Scale(0.0, 0.5), 5.0)
     weighted = Weighted(("region",), True, Fraction(1, 3))
     plan = Plan(Fraction(1, 10), ((("region", "sex"), Fraction(1)),), Fraction(1, 2), weighted)
-    before, after = (measuring._Answers(*hostile_answers(generator, 10_000), BOUNDS, "log", 0.02) for _ in range(2))
+    before, after = (measuring.Answers(*hostile_answers(generator, 10_000), BOUNDS, "log", 0.02) for _ in range(2))
     everything = slice(0, 10_000)
     one, two = (measuring.whole_numbers(*answers(everything), scaling) for answers in (before, after))
     linear = [
@@ -291,7 +291,7 @@ def test_histograms_move_by_two_and_sums_of_one_cell_alone():
     bands = measuring.bands_of(BOUNDS, "log", 300, 50_000.0)
     counts = []
     for one in (survey, other):
-        answers = measuring._Answers(one.outcome_values, one.weights, BOUNDS, "log", 300 / 50_000.0)
+        answers = measuring.Answers(one.outcome_values, one.weights, BOUNDS, "log", 300 / 50_000.0)
         counts.append(measuring._Counts(answers, bands)(slice(0, 300)))
     assert [np.abs(one - two).sum() for one, two in zip(*counts, strict=True)] == [2, 2]
 
@@ -352,7 +352,7 @@ def test_scales_follow_from_the_noisy_histograms_and_not_from_the_data():
 
 
 def test_missing_answers_count_as_the_lower_bound_and_are_not_dropped():
-    answers = measuring._Answers(np.array([np.nan, 1e4]), np.array([2.0, np.nan]), BOUNDS, "log", 1.0)
+    answers = measuring.Answers(np.array([np.nan, 1e4]), np.array([2.0, np.nan]), BOUNDS, "log", 1.0)
     t, v = answers(slice(0, 2))
     assert t.tolist() == [np.log(1e3), np.log(1e4)]
     assert v.tolist() == [np.log(2.0), 0.0]

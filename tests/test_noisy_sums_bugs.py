@@ -171,14 +171,14 @@ def noise_used_again(monkeypatch):
 
 
 def weights_over_their_own_sum(monkeypatch):
-    own = measuring._Answers.__call__
+    own = measuring.Answers.__call__
 
     def scaled(self, piece):
         t, v = own(self, piece)
         whole = np.clip(self.weight[:], *self.bounds.weight)
         return t, v - np.log(whole.sum() / 50_000.0)
 
-    monkeypatch.setattr(measuring._Answers, "__call__", scaled)
+    monkeypatch.setattr(measuring.Answers, "__call__", scaled)
 
 
 def bounds_from_the_data(monkeypatch):

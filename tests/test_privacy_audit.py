@@ -23,10 +23,12 @@ from svysynth.audit import (
     least_epsilon,
     make_pairs,
     measure,
+    measured_losses,
     noise_losses,
     normalized,
     pair_of,
 )
+from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.noise import RESOLUTION, contributions
 from svysynth.noise import split_budget as split_for
 from svysynth.streams import Streams
@@ -49,6 +51,23 @@ def test_every_neighbour_is_within_the_promise(epsilon):
     """And nearly all of it is needed: no smaller ε could be promised."""
     for losses in noise_losses([*PAIRS, *CORNERS], epsilon).values():
         assert 0.99 * epsilon < losses.epsilon.max() <= epsilon + ROUNDING
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_every_neighbour_is_within_the_promise_of_noisy_sums(epsilon):
+    """Half of it where answers are blanked out; nearly all of it is needed."""
+    losses = measured_losses([*PAIRS, *CORNERS], epsilon)
+    for relation, claim in (("blanked out", epsilon / 2), ("changed", epsilon)):
+        assert 0.95 * claim < losses[relation].epsilon.max() <= claim + ROUNDING
+
+
+def test_noisy_sums_with_half_of_the_sensitivity_or_without_a_bound_are_caught(monkeypatch):
+    """Two planted bugs."""
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "_bounded", lambda values, reach: np.stack(values).astype(np.int64) * 2**16)
+        assert measured_losses(SOME, 1.0)["changed"].epsilon.max() > 1.1
+    monkeypatch.setattr(measuring.Use, "scale", property(lambda use: use.sensitivity / float(use.epsilon) / 2))
+    assert measured_losses(SOME, 1.0)["changed"].epsilon.max() > 1.8
 
 
 def test_the_least_epsilon_is_the_one_at_which_delta_is_met():

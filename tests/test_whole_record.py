@@ -123,7 +123,7 @@ def test_no_neighbour_moves_anything_further_than_its_noise_covers():
     bands = measuring.bands_of(BOUNDS, "log", 1000, 50_000.0)
     rows, squares, weighted, histograms = [], [], [], []
     for _ in range(2):
-        answers = measuring._Answers(*hostile_answers(generator, count), BOUNDS, "log", 0.02)
+        answers = measuring.Answers(*hostile_answers(generator, count), BOUNDS, "log", 0.02)
         t, v = answers(everything)
         whole = measuring.whole_numbers(t, v, scaling)
         rows.append(whole)

@@ -60,10 +60,11 @@ def exact(
 ) -> None:
     """The exact privacy loss on small data sets, and the (ε, δ) it needs.
 
-    The global guarantee of `laplace`: how far one respondent moves the sums that releases measure, over the scale of
-    their noise, is the largest log ratio that any result can have. The exit code is 1 if it exceeds the claim. The
-    asymptotic guarantee: a model of two parameters on a grid has posteriors that are finite lists of probabilities, so
-    that the largest ratio between those of two neighbours is exact, and so is the ε needed with δ = 0, 1e-6 and 1e-3.
+    The global guarantee, of `laplace` and of noisy sums: how far one respondent moves the sums that releases measure,
+    over the scale of their noise, is the largest log ratio that any result can have. The exit code is 1 if it exceeds
+    the claim. The asymptotic guarantee: a model of two parameters on a grid has posteriors that are finite lists of
+    probabilities, so that the largest ratio between those of two neighbours is exact, and so is the ε needed with
+    δ = 0, 1e-6 and 1e-3.
 
     Examples: `svysynth audit exact`, `svysynth audit exact --pairs 10000 --epsilon 3 --out audit.csv`
     """

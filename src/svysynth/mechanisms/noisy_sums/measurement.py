@@ -192,7 +192,7 @@ def measure(
     if len(survey) > MOST_RECORDS:
         raise ValueError("too many records for exact sums")
     records = len(facts)
-    answers = _Answers(survey.outcome_values, survey.weights, bounds, transform, records / survey.population_total)
+    answers = Answers(survey.outcome_values, survey.weights, bounds, transform, records / survey.population_total)
     bands = bands_of(bounds, transform, records, survey.population_total)
     counts = sum_blocks(survey.engine, _Counts(answers, bands), len(survey))
     noisy = [
@@ -239,7 +239,7 @@ def _measure_level(
 
 @outlined
 @dataclass(frozen=True)
-class _Answers:
+class Answers:
     """t and v of a block of records, clamped to the public bounds."""
 
     outcome: Column
@@ -250,6 +250,7 @@ class _Answers:
     """n/N."""
 
     def __call__(self, piece: slice) -> tuple[Floats, Floats]:
+        """Both, for some records."""
         outcome = _clamped(self.outcome[piece], *self.bounds.outcome)
         weight = _clamped(self.weight[piece], *self.bounds.weight)
         weight *= self.share
@@ -265,7 +266,7 @@ def _clamped(values: Floats, low: float, high: float) -> Floats:
 @outlined
 @dataclass(frozen=True)
 class _Counts:
-    answers: _Answers
+    answers: Answers
     bands: tuple[Bands, Bands]
 
     def __call__(self, piece: slice) -> tuple[Integers, ...]:
@@ -277,7 +278,7 @@ class _Counts:
 class _Sums:
     """Of a block: ΣT and ΣV in each cell, the three sums of squares, and ΣY and ΣU in each cell."""
 
-    answers: _Answers
+    answers: Answers
     scaling: Scaling
     cell: Column
     cells: int
