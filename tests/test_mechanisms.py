@@ -68,9 +68,10 @@ def facts_of(spec, microdata):
     survey = SurveyFacts(**own, levels={}, records=64)
     privacy = spec.privacy
     return survey, PrivacyFacts(
-        **privacy.model_dump(include={"mechanism", "epsilon", "guarantee", "protect", "scheme", "draws", "correction"}),
+        **privacy.model_dump(include={*PrivacyFacts.model_fields} - {"datasets", "bounds", "constants"}),
         datasets=privacy.datasets if microdata else 0,
         bounds=privacy.bounds,
+        constants=None,
     )
 
 
@@ -113,7 +114,7 @@ def test_it_says_what_it_is(house, name, promise):
         assert getattr(type(mechanism), part) is not getattr(Mechanism, part), part
     assert mechanism is load_member(member)
     assert mechanism.title(name)
-    assert set(mechanism.stated) <= {"scheme", "draws", "correction"}
+    assert set(mechanism.stated) <= {"scheme", "draws", "correction", "scales"}
     assert mechanism.reads(spec).data == spec.survey.data
     assert spec.privacy.microdata == member.microdata
     assert all(isinstance(finding, Finding) for finding in mechanism.find_public(spec))

@@ -263,7 +263,11 @@ def charged_at_last(monkeypatch):
 
 def spent_twice_over(monkeypatch):
     own = mechanism.plan_measurement
-    monkeypatch.setattr(mechanism, "plan_measurement", lambda facts, tables, epsilon: own(facts, tables, 2 * epsilon))
+
+    def twice(facts, tables, epsilon, **more):
+        return own(facts, tables, 2 * epsilon, **more)
+
+    monkeypatch.setattr(mechanism, "plan_measurement", twice)
 
 
 @pytest.mark.parametrize(

@@ -300,10 +300,12 @@ def load_unfinished(path: Path) -> Spec:
     try:
         return load_spec(path)
     except SurveyError as error:
-        if "'privacy.bounds' is required" not in error.problem:
+        if not any(lacking in error.problem for lacking in ("'privacy.bounds' is required", "and [standin] lacks")):
             raise
     content: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"))
     content["privacy"].setdefault("bounds", {"outcome": [1, 2], "weight": [1, 2]})
+    if content["privacy"].get("scales") == "standin":
+        content["standin"] = {"mean": 1, "spread": 1, "weight_spread": 1} | content.get("standin", {})
     spec = validate_spec(content, path.name)
     return spec.model_copy(update={"survey": spec.survey.model_copy(update={"data": path.parent / spec.survey.data})})
 

@@ -173,6 +173,7 @@ def measured(
     public: tuple[str, ...],
     transform: str,
     universe: str | None = None,
+    public_scales: bool = False,
 ) -> Guarantee:
     """Noisy sums: ε for a respondent changed; blanked out, every sum moves half as far. Files cost nothing more."""
     return Guarantee(
@@ -186,15 +187,29 @@ def measured(
         public=public,
         universe=universe,
         transform=transform,
-        units="in scales from noisy histograms, clamped to public bounds",
+        units=f"in {'public scales' if public_scales else 'scales from noisy histograms'}, clamped to public bounds",
     )
 
 
 def measured_records(
-    mechanism: str, epsilon: float, datasets: int, *, columns: tuple[str, ...], transform: str
+    mechanism: str,
+    epsilon: float,
+    datasets: int,
+    *,
+    columns: tuple[str, ...],
+    transform: str,
+    public_scales: bool = False,
 ) -> Guarantee:
     """Noisy sums and sizes: ε for a whole record changed; added or removed, everything moves half as far."""
-    promise = measured(mechanism, epsilon, datasets, confidential=columns, public=(), transform=transform)
+    promise = measured(
+        mechanism,
+        epsilon,
+        datasets,
+        confidential=columns,
+        public=(),
+        transform=transform,
+        public_scales=public_scales,
+    )
     return promise.model_copy(update={"protects": "record"})
 
 

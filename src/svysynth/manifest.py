@@ -19,8 +19,10 @@ from svysynth.spec import (
     EstimationSpec,
     ModelSpec,
     Protected,
+    Scales,
     Scheme,
     Spec,
+    StandInSpec,
     TableSpec,
     Transform,
 )
@@ -72,6 +74,9 @@ class PrivacyFacts(_Part):
     datasets: int
     guarantee: Literal["asymptotic", "global"]
     protect: Protected
+    scales: Scales | None
+    constants: StandInSpec | None
+    """The public constants that give the scales, where `scales` says so."""
     scheme: Scheme | None
     draws: int | None
     bounds: BoundsSpec | None

@@ -83,6 +83,8 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             datasets=len(release.microdata),
             guarantee="asymptotic" if release.guarantee.kind == "asymptotic" else "global",
             protect=privacy.protect,
+            scales=settings.get("scales"),
+            constants=spec.standin if privacy.scales == "standin" else None,
             scheme=settings.get("scheme"),
             draws=settings.get("draws"),
             bounds=privacy.bounds,

@@ -25,6 +25,7 @@ Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
 Protected = Literal["answers", "record"]
+Scales = Literal["histograms", "standin"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 StandardErrors = Literal["full", "paper"]
 """Of tables from synthetic files: with the spread of unsmoothed weights, or of smoothed ones as in the paper."""
@@ -140,6 +141,7 @@ class PrivacySpec(Section):
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
     guarantee: Promise
     protect: Protected = "answers"
+    scales: Scales = "histograms"
     correction: bool = True
     bounds: BoundsSpec | None = None
     budget: Name | None = None
@@ -166,6 +168,13 @@ class PrivacySpec(Section):
         member = find_member(self.mechanism, self.guarantee)
         if self.protect == "record" and not (member and member.whole_records):
             raise clash("'privacy.protect' can be 'record' for fbs and fbp with the guarantee 'global' alone")
+        return self
+
+    @model_validator(mode="after")
+    def _scales_can_be_constants(self) -> Self:
+        member = find_member(self.mechanism, self.guarantee)
+        if self.scales == "standin" and not (member and member.scaled):
+            raise clash("'privacy.scales' can be 'standin' for fbs and fbp with the guarantee 'global' alone")
         return self
 
     @model_validator(mode="after")
@@ -226,7 +235,7 @@ class ModelSpec(Section):
 
 
 class StandInSpec(Section):
-    """`[standin]`: public constants from which `frontier --standin` simulates outcome and weights."""
+    """`[standin]`: public constants, which `frontier --standin` simulates from and `privacy.scales` may name."""
 
     mean: Magnitude
     spread: Positive
@@ -295,6 +304,16 @@ class Spec(Section):
             for column in (survey.outcome, *survey.public, survey.strata):
                 if column in MICRODATA_COLUMNS:
                     raise clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")
+        return self
+
+    @model_validator(mode="after")
+    def _scales_that_are_constants_are_given(self) -> Self:
+        """The weights' spread too: a usual one would do for a simulation, and here noise and bias depend on it."""
+        given = set() if self.standin is None else self.standin.model_fields_set
+        missing = [name for name in ("mean", "spread", "weight_spread") if name not in given]
+        if self.privacy is not None and self.privacy.scales == "standin" and missing:
+            remedy = "add them from public knowledge (svysynth constants helps), or leave 'privacy.scales' out"
+            raise clash(f"'privacy.scales' is 'standin', and [standin] lacks {', '.join(missing)}: {remedy}")
         return self
 
     @model_validator(mode="after")

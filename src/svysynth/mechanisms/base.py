@@ -139,7 +139,7 @@ class Mechanism(Protocol):
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """Which of the settings scheme, draws and correction play a part; the manifest states them."""
+        """Which of the settings scheme, draws, correction and scales play a part; the manifest states them."""
 
     @property
     def modelled(self) -> bool:

@@ -27,6 +27,8 @@ class Member(NamedTuple):
     """The fewest that may be asked for; 0 where tables can be released alone."""
     whole_records: bool = False
     """Whether public columns and taking part can be protected too."""
+    scaled: bool = False
+    """Whether answers are measured in scales, which may be public constants."""
 
     def makes(self, files: int) -> bool:
         """Whether a release may have so many synthetic files."""
@@ -35,7 +37,7 @@ class Member(NamedTuple):
 
 MEMBERS: tuple[Member, ...] = (
     Member(("fbs", "fbp"), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.PseudoPosterior"),
-    Member(("fbs", "fbp"), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True),
+    Member(("fbs", "fbp"), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
     Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.NoisyTables"),
     Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.PaperLaplace"),
 )

@@ -21,7 +21,7 @@ QUANTILES = 100
 def lost_to_clamping(measurement: Measurement, size: Integers) -> Floats:
     """What clamping took from weighted sums, as a normal model has it: row × 1 or 2.
 
-    Records are taken to have the scales of the histograms and the correlation of the noisy squares.
+    Records are taken to have the measurement's scales and the correlation of the noisy squares.
     """
     first, across, second = measurement.squares.astype(float)
     correlation = np.clip(across / np.sqrt(max(first, 1) * max(second, 1)), -MOST_CORRELATION, MOST_CORRELATION)

@@ -40,8 +40,9 @@ class Fitted:
 
     drawn: CellDraws
     verdict: Verdict
-    outcome_shape: Shape
-    weight_shape: Shape
+    outcome_shape: Shape | None
+    """None where no histogram was measured, so that nothing can be said of it."""
+    weight_shape: Shape | None
 
 
 def describe(
@@ -63,7 +64,7 @@ def describe(
 def fit_measurement(
     measurement: Measurement, facts: PublicFacts, prior: Prior, formula: str | None, draws: int, streams: Streams
 ) -> Fitted:
-    """Draw from the posterior, and compare the model's shape with the noisy histograms."""
+    """Draw from the posterior, and compare the model's shape with the noisy histograms, if there are any."""
     model, statistics = describe(measurement, facts, prior, formula)
     found, verdict = draw_from(model, statistics, streams, draws, "noisy sums")
     drawn = cell_draws({name: np.asarray(value) for name, value in found.items()}, measurement)

@@ -18,12 +18,13 @@ from svysynth.engine import frame_ranges
 from svysynth.errors import SurveyError, did_you_mean
 from svysynth.files import open_data, read_columns, write_parts
 from svysynth.formats.parquet import count_rows, read_rows
-from svysynth.manifest import Manifest
+from svysynth.manifest import Manifest, PrivacyFacts
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import tables_of
 from svysynth.mechanisms.noisy_sums.measurement import Measurement, NoisySizes
 from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, read_draws, read_files, read_measurement
+from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import facts_of_noisy
 from svysynth.microdata import file_name, same_text, wrong
 from svysynth.outline import outlined
@@ -140,9 +141,19 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
         and float(measurement.plan.epsilon) <= privacy.epsilon
         and (measurement.plan.sizes > 0) == (measurement.sizes is not None) == (privacy.protect == "record")
         and (measurement.sizes is None or _is_declared(measurement.sizes, facts))
+        and _has_scales_of(privacy, measurement)
     )
     if not same:
         raise ValueError("the measurement is not the manifest's")
+
+
+def _has_scales_of(privacy: PrivacyFacts, measurement: Measurement) -> bool:
+    """Whether scales come from noisy histograms, or are the manifest's constants."""
+    scaling, constants, measured = measurement.scaling, privacy.constants, measurement.plan.histogram > 0
+    if constants is None:
+        return measured and privacy.scales == "histograms"
+    same = (scaling.outcome, scaling.weight) == public_scales(constants)
+    return same and not measured and privacy.scales == "standin"
 
 
 def _is_declared(sizes: NoisySizes, facts: PublicFacts) -> bool:

@@ -19,7 +19,7 @@ protected the sizes of cells are measured first (`sizes.py`), and n is their noi
 
 Sums of whole numbers are exact whatever the floats, and so is the sensitivity. Discrete Laplace noise on each of them
 gives ε-differential privacy, the ε of all uses added up, for every data set. Scales and centre follow from the noisy
-histograms, not from the data.
+histograms, not from the data; where they are constants of the spec there are no histograms.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from svysynth.groups import Floats, Integers, whole_sums
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, cell_of_record
 from svysynth.mechanisms.noisy_sums.scaling import (
     Bands,
+    Scale,
     Scaling,
     largest_excess,
     reach_of,
@@ -56,6 +57,8 @@ NOT_NORMAL = 0.15
 """The standard deviation of answers that are nearly normal is their scale, give or take this share."""
 ONE_SCALE_OUT = 0.24
 """The normal density one scale from its centre: a quantile that is off by q is off by q/0.24 scales."""
+NO_SAY = 1e6
+"""The error of the log of a spread of which no histogram says anything."""
 FARTHEST = 2.0**30
 """Before clamping, so that the products of whole numbers on the way stay exact."""
 
@@ -89,7 +92,7 @@ class Plan:
     """How ε is spent, from public information alone: the parts add up to ε exactly."""
 
     histogram: Fraction
-    """For each of the two."""
+    """For each of the two; 0 where there are none, because scales are public constants."""
     levels: tuple[tuple[tuple[str, ...], Fraction], ...]
     """The columns that tell rows apart, and what the sums of each row may cost."""
     squares: Fraction
@@ -140,6 +143,7 @@ class Measurement:
     bounds: BoundsSpec
     plan: Plan
     outcome_bands: Integers
+    """Of the noisy histogram; empty where there is none."""
     weight_bands: Integers
     scaling: Scaling
     levels: tuple[Level, ...]
@@ -158,6 +162,8 @@ class Measurement:
     @property
     def width_error(self) -> float:
         """How well noisy histograms know the log of a spread: their noise, and that answers are not quite normal."""
+        if not self.plan.histogram:
+            return NO_SAY
         noise = math.sqrt(len(self.outcome_bands)) * Use("", HISTOGRAM_SENSITIVITY, self.plan.histogram).scale
         return math.hypot(NOT_NORMAL, noise / self.records / ONE_SCALE_OUT)
 
@@ -182,24 +188,31 @@ def measure(
     transform: Transform,
     noise: Noise,
     sizes: NoisySizes | None = None,
+    scales: tuple[Scale, Scale] | None = None,
 ) -> Measurement:
     """Go through the records twice, for the histograms and for the sums. Confidential until the noise is added.
 
+    Where scales are given they are public, the plan has nothing for histograms, and the records are read once.
     n is that of the facts, which is noisy where sizes were measured: the true one says only how far to go.
     """
     if survey.population_total is None:
         raise ValueError("the population total is not declared")
     if len(survey) > MOST_RECORDS:
         raise ValueError("too many records for exact sums")
+    if (scales is None) != (plan.histogram > 0):
+        raise ValueError("a plan with histograms needs no scales, and one without needs them")
     records = len(facts)
     answers = Answers(survey.outcome_values, survey.weights, bounds, transform, records / survey.population_total)
-    bands = bands_of(bounds, transform, records, survey.population_total)
-    counts = sum_blocks(survey.engine, _Counts(answers, bands), len(survey))
-    noisy = [
-        noise(count, Use(f"histogram of the {name}", HISTOGRAM_SENSITIVITY, plan.histogram))
-        for name, count in zip(("outcome", "weight"), counts, strict=True)
-    ]
-    scales = [scale_from_counts(count, band, records) for count, band in zip(noisy, bands, strict=True)]
+    noisy: list[Integers] = [np.empty(0, np.int64), np.empty(0, np.int64)]
+    if scales is None:
+        bands = bands_of(bounds, transform, records, survey.population_total)
+        counts = sum_blocks(survey.engine, _Counts(answers, bands), len(survey))
+        noisy = [
+            noise(count, Use(f"histogram of the {name}", HISTOGRAM_SENSITIVITY, plan.histogram))
+            for name, count in zip(("outcome", "weight"), counts, strict=True)
+        ]
+        first, second = (scale_from_counts(count, band, records) for count, band in zip(noisy, bands, strict=True))
+        scales = first, second
     scaling = Scaling(scales[0], scales[1], reach_of(records, float(plan.epsilon)))
     once = _Sums(answers, scaling, cell_of_record(survey, facts), len(facts.codes), plan.weighted.both)
     sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))

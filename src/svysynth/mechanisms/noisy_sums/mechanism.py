@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -33,24 +33,33 @@ from svysynth.mechanisms.base import (
     Progress,
     Remade,
     Roles,
-    Rows,
-    Section,
     Try,
 )
+from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.fitting import Fitted, fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.further import FromPublic
 from svysynth.mechanisms.noisy_sums.measurement import MOST_RECORDS, Measurement, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement, plan_sizes
 from svysynth.mechanisms.noisy_sums.posterior import Prior
 from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, draws_parquet, measurement_json
+from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import declared_groups, facts_of_noisy, measure_sizes
 from svysynth.microdata import file_names
 from svysynth.noise import Noise, OpenDPNoise, StudyNoise
-from svysynth.outline import outlined
-from svysynth.report.page import facts_section
-from svysynth.spec import BoundsSpec, ModelSpec, PrivacySpec, Protected, Spec, SurveySpec, TableSpec, Transform
+from svysynth.spec import (
+    BoundsSpec,
+    ModelSpec,
+    PrivacySpec,
+    Protected,
+    Scales,
+    Spec,
+    StandInSpec,
+    SurveySpec,
+    TableSpec,
+    Transform,
+)
 from svysynth.streams import Streams
 from svysynth.suitability import Examined, examine_bounds
 from svysynth.survey import Survey
@@ -70,7 +79,6 @@ LOGARITHM = "it is taken as a logarithm"
 NO_FORM = "this guarantee has no form for it"
 INSTEAD = "leave it out, or use mechanism = 'laplace'"
 DROWNED = "nothing of the answers would be left"
-HEADING = "What was measured with noise, and how the draws went. All of it follows from the measurement."
 NOTE = (
     "Tables come from a model fitted to sums that were measured once with noise. Standard errors have parts for "
     "sampling and for noise. measurement.json and draws.parquet have the noisy sums and the draws that the tables "
@@ -93,12 +101,24 @@ SIZES_NOTE = (
     "not exact; a row in which noise leaves no records has no mean, and its count may be above zero."
 )
 
+UNCHECKED = Finding(
+    "privacy.scales",
+    f"the shape of the model is {NOT_CHECKED}",
+    "whether answers have the model's shape, and the public scales are right, nothing private says here",
+    "look closely at the tables beside the direct ones, or use privacy.scales = 'histograms'",
+    stops=False,
+)
+SCALES_NOTE = (
+    "Centre and scale of the answers are public constants. Neither these nor the shape of the model were checked: no "
+    "histograms were measured."
+)
+
 
 class NoisySums(Mechanism):
     """Tables and synthetic files from a model that is fitted to noisy sums."""
 
     packages = ("jax", "blackjax", "opendp")
-    stated = ("draws",)
+    stated = ("draws", "scales")
     modelled = True
 
     def title(self, name: str) -> str:
@@ -130,7 +150,7 @@ class NoisySums(Mechanism):
         )
         stopping = [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
         one = [ONE_FILE] if _privacy(spec).datasets == 1 else []
-        return [*no_public_weights(spec), *stopping, *one, *_of_whole_records(spec)]
+        return [*no_public_weights(spec), *stopping, *one, *_of_whole_records(spec), *_of_constants(spec)]
 
     def undivided(self, spec: Spec) -> str | None:
         """Whatever this guarantee has a form for is put together from parts."""
@@ -160,17 +180,18 @@ class NoisySums(Mechanism):
             raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """Advice to the reviewer: bounds that cut into the data, and public columns that tell the outcome."""
-        return examine_bounds(survey, _bounds(spec))
+        """Advice to the reviewer: bounds that cut into the data, columns that tell the outcome, a shape not checked."""
+        found = examine_bounds(survey, _bounds(spec))
+        return found if _constants(spec) is None else replace(found, findings=(*found.findings, UNCHECKED))
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
         """ε for a respondent changed, and half of it for one blanked out, or for taking part."""
         roles, transform = Roles.of(survey), survey.transform
-        stated = privacy.mechanism, privacy.epsilon, privacy.datasets
+        stated, constants = (privacy.mechanism, privacy.epsilon, privacy.datasets), privacy.scales == "standin"
         if privacy.protect == "record":
             columns = tuple(dict.fromkeys([*roles.confidential, *roles.public]))
-            return measured_records(*stated, columns=columns, transform=transform)
-        return measured(*stated, transform=transform, **vars(roles))
+            return measured_records(*stated, columns=columns, transform=transform, public_scales=constants)
+        return measured(*stated, transform=transform, public_scales=constants, **vars(roles))
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
         """Pay, measure once, and go on with the measurement and public facts alone."""
@@ -197,8 +218,9 @@ class NoisySums(Mechanism):
             DRAWS: draws_parquet(fitted.drawn, facts),
         }
         evidence = MeasurementEvidence(measurement, fitted)
-        notes = (NOTE, *([FILES] if privacy.datasets else []), *([SIZES_NOTE] if measurement.sizes else []))
-        return Made(guarantee, paid, synthetic, tables, evidence, notes, attachments, measurement.records)
+        notes = [NOTE, *([FILES] if privacy.datasets else []), *([SIZES_NOTE] if measurement.sizes else [])]
+        notes += [] if measurement.plan.histogram else [SCALES_NOTE]
+        return Made(guarantee, paid, synthetic, tables, evidence, tuple(notes), attachments, measurement.records)
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
         """Imputations, whatever the model."""
@@ -237,7 +259,8 @@ class NoisySums(Mechanism):
 
 def _measure(survey: Survey, spec: Spec, epsilon: float, noise: Noise) -> tuple[Measurement, PublicFacts]:
     protect, transform = _privacy(spec).protect, spec.survey.transform
-    return measure_survey(survey, protect, spec.requested_tables, _bounds(spec), transform, epsilon, noise)
+    constants, tables = _constants(spec), spec.requested_tables
+    return measure_survey(survey, protect, tables, _bounds(spec), transform, epsilon, noise, constants)
 
 
 def measure_survey(
@@ -248,11 +271,18 @@ def measure_survey(
     transform: Transform,
     epsilon: float,
     noise: Noise,
+    constants: StandInSpec | None = None,
 ) -> tuple[Measurement, PublicFacts]:
-    """The measurement and the facts that it is about: public ones, or those that noisy sizes give."""
+    """The measurement and the facts that it is about: public ones, or those that noisy sizes give.
+
+    With constants these give the scales, and no histograms are measured.
+    """
+    scales: Scales = "histograms" if constants is None else "standin"
+    public = None if constants is None else public_scales(constants)
     if protect == "answers":
         facts = facts_of(survey)
-        return measure(survey, facts, plan_measurement(facts, tables, epsilon), bounds, transform, noise), facts
+        plan = plan_measurement(facts, tables, epsilon, scales=scales)
+        return measure(survey, facts, plan, bounds, transform, noise, None, public), facts
     groups = declared_groups(survey)
     part = plan_sizes(len(groups.count), epsilon, survey.population_total or 1.0, bounds)
     sizes = measure_sizes(survey, groups, part, noise)
@@ -260,8 +290,8 @@ def measure_survey(
     if sum(max(size - 1, 0) for size in facts.size.tolist()) < FEWEST_OVER_CELLS:
         problem = "is too small: the noisy sizes of cells leave no records to fit a model to"
         raise SurveyError("data", "privacy.epsilon", problem, "raise it, or declare fewer levels in survey.levels")
-    plan = plan_measurement(facts, tables, epsilon, part)
-    return measure(survey, facts, plan, bounds, transform, noise, sizes), facts
+    plan = plan_measurement(facts, tables, epsilon, part, scales)
+    return measure(survey, facts, plan, bounds, transform, noise, sizes, public), facts
 
 
 def _of_whole_records(spec: Spec) -> list[Finding]:
@@ -298,6 +328,23 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
     return [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
 
 
+def _of_constants(spec: Spec) -> list[Finding]:
+    """A centre that is no outcome: it may have been given on another scale."""
+    constants, (low, high) = _constants(spec), _bounds(spec).outcome
+    if spec.survey.transform == "log":
+        low, high = (math.log(end) if end > 0 else -math.inf for end in (low, high))
+    if constants is None or low <= constants.mean <= high:
+        return []
+    why = "it is the centre of the outcome, on the scale of survey.transform"
+    remedy = "give the mean of log outcome where transform is 'log', or wider bounds"
+    return [Finding("standin.mean", "lies outside privacy.bounds.outcome", why, remedy, stops=True)]
+
+
+def _constants(spec: Spec) -> StandInSpec | None:
+    """What scales are taken from; None where that is noisy histograms."""
+    return spec.standin if _privacy(spec).scales == "standin" else None
+
+
 def _privacy(spec: Spec) -> PrivacySpec:
     assert spec.privacy is not None
     return spec.privacy
@@ -309,51 +356,3 @@ def _bounds(spec: Spec) -> BoundsSpec:
         remedy = "declare public bounds of outcome and weight (svysynth constants helps)"
         raise SurveyError("spec", "privacy.bounds", "are not declared", remedy)
     return bounds
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class MeasurementEvidence:
-    """What was measured and how the draws went: post-processing, so that it may stop a release."""
-
-    measurement: Measurement
-    fitted: Fitted
-
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        """Draws that cannot be trusted, and noisy histograms that are not the model's."""
-        shapes = (("outcome", self.fitted.outcome_shape), ("weight", self.fitted.weight_shape))
-        found = [
-            f"the noisy histogram of the {name} is not the model's: {shape.distance:.2f} apart, where noise and chance "
-            f"give up to {shape.by_chance:.2f}"
-            for name, shape in shapes
-            if not shape.fits
-        ]
-        return (*self.fitted.verdict.complaints, *found)
-
-    def summary(self) -> Rows:
-        """Nothing that the section does not say."""
-        return []
-
-    def sections(self) -> Sequence[Section]:
-        """One: the parts of ε, the scales that were found, the shapes and the diagnostics."""
-        measurement, fitted, plan = self.measurement, self.fitted, self.measurement.plan
-        parts = [("sizes of cells", plan.sizes)] if plan.sizes else []
-        parts += [("two histograms", 2 * plan.histogram), ("sums of squares", plan.squares)]
-        parts += [(f"sums by {' and '.join(columns) or 'nothing'}", part) for columns, part in plan.levels]
-        parts += [(f"weighted sums by {' and '.join(plan.weighted.columns) or 'nothing'}", plan.weighted.epsilon)]
-        rows: Rows = [(f"ε of {name}", f"{float(part):.4g}") for name, part in parts]
-        for name, scale, shape in (
-            ("outcome", measurement.scaling.outcome, fitted.outcome_shape),
-            ("weight", measurement.scaling.weight, fitted.weight_shape),
-        ):
-            rows.append((f"Centre and scale of the {name}", f"{scale.centre:.4g}, {scale.width:.4g}"))
-            found = f"{shape.distance:.3f}, up to {shape.by_chance:.3f} by noise and chance"
-            rows.append((f"Distance of the {name}'s histogram from the model's", found))
-        verdict = fitted.verdict
-        rows.append(("Largest R-hat", f"{verdict.rhat:.3f}"))
-        rows.append(("Fewest effective draws", f"{min(verdict.ess_bulk, verdict.ess_tail):.0f}"))
-        return [Section((("measurement", "Measurement"),), facts_section("measurement", "Measurement", HEADING, rows))]
-
-    def write(self, folder: Path) -> None:
-        """No files of its own: the measurement is public."""

@@ -1,11 +1,11 @@
 """Planning: what is measured and what each part of it may cost, from public facts alone.
 
-A share of ε goes to each of the two histograms, smaller in larger files. The rest is split between sums of logarithms
-in the rows of some levels, the three sums of squares, and weighted sums in the rows of one level. Sums by cell give
-every margin by adding up, with the noise of all its cells; sums by margin as well cost a part of the budget and make
-margins more precise. Weighted sums correct a model that does not hold: in finer rows where the file is large, for the
-whole file where it is small. As in the matrix mechanism, of several choices that one is taken which has the least
-expected error of the requested tables: the mean over their rows of
+A share of ε goes to each of the two histograms, smaller in larger files; none where scales are public constants. The
+rest is split between sums of logarithms in the rows of some levels, the three sums of squares, and weighted sums in the
+rows of one level. Sums by cell give every margin by adding up, with the noise of all its cells; sums by margin as well
+cost a part of the budget and make margins more precise. Weighted sums correct a model that does not hold: in finer rows
+where the file is large, for the whole file where it is small. As in the matrix mechanism, of several choices that one
+is taken which has the least expected error of the requested tables: the mean over their rows of
 
     log(1 + variance of the mean outcome and of the log count that is not sampling / their sampling variance),
 
@@ -28,7 +28,7 @@ from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
 from svysynth.outline import outlined
-from svysynth.spec import BoundsSpec, TableSpec
+from svysynth.spec import BoundsSpec, Scales, TableSpec
 
 QUANTILE_ERROR = 0.03
 """The histograms get as much of ε as makes the noise of a quantile this small, as a share of the records."""
@@ -57,16 +57,21 @@ Levels = tuple[tuple[str, ...], ...]
 
 
 def plan_measurement(
-    facts: PublicFacts, tables: Sequence[TableSpec], epsilon: float, sizes: Fraction = Fraction()
+    facts: PublicFacts,
+    tables: Sequence[TableSpec],
+    epsilon: float,
+    sizes: Fraction = Fraction(),
+    scales: Scales = "histograms",
 ) -> Plan:
     """The best of some plans; its parts, with what sizes cost already, add up to ε exactly."""
     left = Fraction(epsilon) - sizes
     epsilon = float(left)
     requested = [_Rows.of(facts, columns) for columns in _requested(facts, tables)]
     choices = product(_candidates(facts), _coarse_and_fine(facts), (False, True))
-    best = min((_best_split(facts, *choice, requested, epsilon) for choice in choices), key=lambda split: split.loss)
-    whole, histogram = left, histogram_share(len(facts), epsilon)
+    whole, histogram = left, histogram_share(len(facts), epsilon) if scales == "histograms" else Fraction()
     rest = 1 - 2 * histogram
+    splits = (_best_split(facts, *choice, requested, epsilon, float(rest)) for choice in choices)
+    best = min(splits, key=lambda split: split.loss)
     squares, weighted = (rest * Fraction(round(share * STEPS), STEPS) for share in (best.squares, best.weighted_share))
     share = (rest - squares - weighted) / len(best.levels)
     levels = tuple((level, whole * share) for level in best.levels)
@@ -154,11 +159,17 @@ def _requested(facts: PublicFacts, tables: Sequence[TableSpec]) -> list[tuple[st
 
 
 def _best_split(
-    facts: PublicFacts, levels: Levels, weighted: tuple[str, ...], both: bool, requested: list[_Rows], epsilon: float
+    facts: PublicFacts,
+    levels: Levels,
+    weighted: tuple[str, ...],
+    both: bool,
+    requested: list[_Rows],
+    epsilon: float,
+    share_of_sums: float,
 ) -> _Split:
     """The shares of squares and weighted sums that have the least loss; all variances are in scales."""
     records, reach = len(facts), reach_of(len(facts), epsilon)
-    rest = epsilon * float(1 - 2 * histogram_share(records, epsilon))
+    rest = epsilon * share_of_sums
     squares, share = np.meshgrid(SHARES, SHARES, indexing="ij")
     of_sums = _laplace(reach * len(levels), (1 - squares - share) * rest)
     of_squares = _laplace(reach**2, squares * rest) / records**2

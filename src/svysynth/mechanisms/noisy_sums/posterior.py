@@ -17,7 +17,8 @@ How far off they are is sampled too: γ ~ N(0, m² + what samples give by chance
 learned from the rows (log m is normal about log MISFIT); for outcomes one more that all rows share, γ₀ ~ N(0, COMMON²);
 and κ, the sum of the sample's weights over the population total. What was clamped away from weighted sums is added as a
 normal model has it. Where scales come from histograms these say something of the spreads, for which squares may be too
-noisy: the log of a spread within and between cells is that of its scale, give or take an error.
+noisy: the log of a spread within and between cells is that of its scale, give or take an error. Public
+scales say nothing of them.
 
 The sampler moves S by a map that depends on Σ, β and τ: S = its mean and spread given them if the noise were normal. So
 it works where noise is far below the sampling error and where it is far above. W is moved by Bartlett's factors.

@@ -1,9 +1,9 @@
 """Published: what a release from noisy sums gives out beside its tables: the measurement and the draws.
 
-`measurement.json` has the noisy histograms and sums with the scales of their noise, the public facts that they are
-about, and the seed and the draws of the synthetic files. `draws.parquet` has what each draw says of each cell. Tables
-and synthetic files follow from these two without anything random that is not in them, so that anyone can make them
-again, and an analysis of their own.
+`measurement.json` has the noisy histograms, if there are any, and sums with the scales of their noise, the public facts
+that they are about, and the seed and the draws of the synthetic files. `draws.parquet` has what each draw says of each
+cell. Tables and synthetic files follow from these two without anything random that is not in them, so that anyone can
+make them again, and an analysis of their own.
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePl
         "sizes": None
         if measurement.sizes is None
         else {"epsilon": str(plan.sizes), "values": measurement.sizes.counts.tolist()},
+        "scales": "histograms" if plan.histogram else "standin",
         "histograms": {
             "epsilon": str(plan.histogram),
             "outcome": measurement.outcome_bands.tolist(),
             "weight": measurement.weight_bands.tolist(),
-        },
+        }
+        if plan.histogram
+        else None,
         "sums": [
             {
                 "columns": level.columns,
@@ -89,7 +92,10 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
     content: dict[str, Any] = json.loads(text)
     if content["format"] != FORMAT or content["largest"] != LARGEST:
         raise ValueError("another format")
-    sums, squares, histograms = content["sums"], content["squares"], content["histograms"]
+    sums, squares = content["sums"], content["squares"]
+    histograms = content["histograms"] or {"epsilon": 0, "outcome": [], "weight": []}
+    if (content["scales"] == "histograms") != (Fraction(histograms["epsilon"]) > 0):
+        raise ValueError("the scales are not from what the measurement says")
     weighted, sizes = content["weighted_sums"], content["sizes"]
     plan = Plan(
         Fraction(histograms["epsilon"]),

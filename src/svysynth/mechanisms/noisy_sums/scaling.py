@@ -3,7 +3,7 @@
 t is the transformed outcome and v = log(w·n/N) the log weight, with the declared population total N and never Σw. In
 units of their scales, (t, v) is clamped to |t| + |v| ≤ reach. Scales that are twice too wide cost a lot of accuracy, so
 they come from noisy histograms of t and v in equal bands between the public bounds, which a small share of ε pays for
-(docs/method.md); or they are public constants of the spec.
+(docs/method.md); or they are public constants of the spec, which cost nothing and may be wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from svysynth.groups import Floats, Integers
 from svysynth.outline import outlined
-from svysynth.spec import Transform
+from svysynth.spec import StandInSpec, Transform
 
 BANDS = 32
 REACH = 5.0
@@ -101,6 +101,11 @@ def largest_excess(scaling: Scaling, transform: Transform, both: bool) -> float:
 def reach_of(records: int, epsilon: float) -> float:
     """How far a record may reach, in scales: more in large files, since the bias of clamping does not shrink with n."""
     return REACH + max(0.0, math.log10(records * min(epsilon, 1e3) / 1e4))
+
+
+def public_scales(standin: StandInSpec) -> tuple[Scale, Scale]:
+    """Of t and v, from the spec's constants: the mean weight is 1, so that log weights have their centre below 0."""
+    return Scale(standin.mean, standin.spread), Scale(-(standin.weight_spread**2) / 2, standin.weight_spread)
 
 
 def scale_from_counts(noisy: Integers | Floats, bands: Bands, records: int) -> Scale:

@@ -41,8 +41,12 @@ class Shape:
         return self.distance <= self.by_chance + WORTH_A_WORD
 
 
-def compare_shapes(draws: CellDraws, size: Integers, measurement: Measurement, seed: Integers) -> tuple[Shape, Shape]:
-    """Of the outcome and of the weight."""
+def compare_shapes(
+    draws: CellDraws, size: Integers, measurement: Measurement, seed: Integers
+) -> tuple[Shape | None, Shape | None]:
+    """Of the outcome and of the weight; None where no histograms were measured."""
+    if not measurement.plan.histogram:
+        return None, None
     bands = bands_of(measurement.bounds, measurement.transform, measurement.records, measurement.population_total)
     scale = Use("histogram", HISTOGRAM_SENSITIVITY, measurement.plan.histogram).scale
     generator = np.random.default_rng(seed)
