@@ -23,7 +23,15 @@ import numpy as np
 import polars as pl
 
 from svysynth.groups import Booleans, Floats, Integers
-from svysynth.mechanisms.noisy_sums import measurement as measuring
+from svysynth.mechanisms.noisy_sums.measurement import (
+    HISTOGRAM_SENSITIVITY,
+    LARGEST,
+    Answers,
+    bands_of,
+    weighted_numbers,
+    whole_numbers,
+)
+from svysynth.mechanisms.noisy_sums.measurement import Use as Measured
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.noise import Use, contributions, split_budget
 from svysynth.outline import outlined
@@ -158,7 +166,7 @@ def noise_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses
     return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
 
 
-def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequence[Use | measuring.Use]) -> float:
+def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequence[Use | Measured]) -> float:
     moved = (float(np.abs(own - its).sum()) for own, its in zip(one, other, strict=True))
     return sum(far / use.scale for far, use in zip(moved, uses, strict=True))
 
@@ -167,10 +175,10 @@ def measured_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Los
     """The same for noisy sums. Sums of a file differ between neighbours by what the one record adds to them."""
     parts = [Fraction(epsilon) * share for share in SHARES]
     uses = [
-        *(measuring.Use(name, measuring.HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
-        measuring.Use("sums", 2 * measuring.LARGEST, parts[1]),
-        measuring.Use("squares", 2 * measuring.LARGEST**2, parts[2]),
-        measuring.Use("weighted sums", 2 * measuring.LARGEST, parts[3]),
+        *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
+        Measured("sums", 2 * LARGEST, parts[1]),
+        Measured("squares", 2 * LARGEST**2, parts[2]),
+        Measured("weighted sums", 2 * LARGEST, parts[3]),
     ]
     found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
     for pair in pairs:
@@ -185,12 +193,12 @@ def measured_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Los
 def _record_sums(sample: Sample, place: int) -> list[Integers]:
     """What one record adds to all that noisy sums measure: two histograms, sums, squares, weighted sums."""
     own = slice(place, place + 1)
-    answers = measuring.Answers(sample.t, sample.w, BOUNDS, "identity", len(sample.t) / POPULATION)
+    answers = Answers(sample.t, sample.w, BOUNDS, "identity", len(sample.t) / POPULATION)
     t, v = answers(own)
-    bands = measuring.bands_of(BOUNDS, "identity", len(sample.t), POPULATION)
-    first, second = whole = measuring.whole_numbers(t, v, SCALING)
+    bands = bands_of(BOUNDS, "identity", len(sample.t), POPULATION)
+    first, second = whole = whole_numbers(t, v, SCALING)
     squares = np.array([first @ first, first @ second, second @ second])
-    weighted = measuring.weighted_numbers(t, v, SCALING, "identity", both=True)
+    weighted = weighted_numbers(t, v, SCALING, "identity", both=True)
     return [*(band.count(values) for band, values in zip(bands, (t, v), strict=True)), whole, squares, weighted]
 
 
