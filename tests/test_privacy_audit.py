@@ -162,8 +162,8 @@ def test_what_the_asymptotic_mechanism_does_not_promise():
 
 def test_the_asymptotic_kind_is_shown_and_not_judged():
     found = audit_exact(PAIRS[:20])
-    assert found["claim"].to_list() == [1.0] * 4 + [3.6, 7.2] * 2
-    for guarantee, verdict in (("global", True), ("asymptotic", None)):
+    assert found["claim"].to_list() == [1.0] * 4 + [0.5, 1.0] * 2 + [3.6, 7.2] * 2
+    for guarantee, verdict in (("global", True), ("global, noisy sums", True), ("asymptotic", None)):
         assert found.filter(guarantee=guarantee)["holds"].to_list() == [verdict] * 4
 
 

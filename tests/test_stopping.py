@@ -15,6 +15,7 @@ PATIENCE = 120
 ENDLESS = """
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -24,8 +25,8 @@ from svysynth import cli
 from svysynth.hidden import in_hiding
 
 
-def say():
-    print("computing", flush=True)
+def say():  # a little later: a signal that met this call itself would be its error, not the computation's end
+    threading.Timer(0.5, print, ["computing"], {"flush": True}).start()
 
 
 @jax.jit
