@@ -202,7 +202,7 @@ class NoisyModel:
         means, mean_square = self._means(latent, statistics), _mean_square(latent, statistics)
         spread = jnp.sqrt(mean_square[jnp.array([0, 2])])
         correlation = mean_square[1] / (spread[0] * spread[1])
-        outcome, weight = _misfit(point, statistics)
+        outcome, weight = self._lasting_misfit(key, point, statistics)
         return {
             "outcome_mean": means[:, 0],
             "weight_mean": means[:, 1],
@@ -210,6 +210,13 @@ class NoisyModel:
             "outcome_misfit": outcome,
             "weight_misfit": weight,
         }
+
+    def _lasting_misfit(self, key: Array, point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
+        """γ of each cell without what it has by chance, as that may be: a sampling error, which tables have anyway."""
+        learned, by_chance, unit = _misfit_scale(point, statistics)
+        share = learned / (learned + by_chance)
+        noise = jnp.sqrt(share * by_chance) * jax.random.normal(key, point.misfit.shape)
+        return _by_cell(share * unit * point.misfit + noise, point, statistics)
 
     def _means(self, latent: _Latent, statistics: NoisyStatistics) -> Array:
         """The means of the cells: those of the true sums, or what a formula makes of these."""
@@ -277,7 +284,8 @@ class NoisyModel:
     def _without_noise(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
         """All of the log density but the noise of the measurement."""
         scales = -0.25 * (_log_total_variance(latent, statistics) ** 2).sum() / (2 * statistics.width_error**2)
-        variance, unit = _misfit_scale(point, statistics)
+        learned, by_chance, unit = _misfit_scale(point, statistics)
+        variance = learned + by_chance
         further = (jnp.log(unit) - 0.5 * jnp.log(variance) - 0.5 * (unit * point.misfit) ** 2 / variance).sum()
         further -= 0.5 * (point.common**2).sum()
         return latent.log_density + self._log_prior(point, statistics) + scales + further
@@ -356,23 +364,29 @@ def _log_total_variance(latent: _Latent, statistics: NoisyStatistics) -> Array:
 
 def _misfit(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
     """γ of each cell, of the mean outcome and of the weights."""
-    _, scale = _misfit_scale(point, statistics)
-    found = statistics.weighted_members.T @ (scale * point.misfit)
+    _, _, unit = _misfit_scale(point, statistics)
+    return _by_cell(unit * point.misfit, point, statistics)
+
+
+def _by_cell(misfit: Array, point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
+    """The γ of rows as that of their cells, with the γ₀ that all share."""
+    found = statistics.weighted_members.T @ misfit
     weight = found[:, 1] if found.shape[1] > 1 else jnp.zeros(len(found))
     return found[:, 0] + COMMON * point.common[0], weight
 
 
-def _misfit_scale(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
-    """The prior variance of γ in each row, and the unit in which it is sampled: what prior and noise leave of it.
+def _misfit_scale(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array, Array]:
+    """The prior variance of γ in each row, m² and that by chance, and the unit in which γ is sampled.
 
-    Samples of n records have a γ by chance, of a variance of about (s_t s_v)²/n for means and s_v⁴/2n for weights.
+    Samples of n records have a γ by chance, of a variance of about (s_t s_v)²/n for means and s_v⁴/2n for weights. The
+    unit is what prior and noise leave of γ.
     """
     first, second = statistics.widths
     size, kinds = (statistics.weighted_members @ statistics.size)[:, None], statistics.weighted.shape[1]
     learned = MISFIT**2 * jnp.exp(2 * point.common[2 : 2 + kinds])
-    variance = learned + jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] / size
-    noise = 2 * (statistics.weighted_noise / size) ** 2
-    return variance, jnp.sqrt(variance * noise / (variance + noise))
+    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] / size
+    variance, noise = learned + by_chance, 2 * (statistics.weighted_noise / size) ** 2
+    return learned, by_chance, jnp.sqrt(variance * noise / (variance + noise))
 
 
 def _products(sums: Array, size: Array) -> Array:
