@@ -2,6 +2,8 @@
 
     python bench/noisy_sums.py OUT --population paper|CPS1988|CPSSW8|apipop --records 1000 --epsilon 3 10.8 --files 10
 
+On a GPU many measurements are fitted at once (--block); a release makes the same draws, up to rounding.
+
 ε is for blanked answers, or with --protect record for taking part; changed ones cost twice as much. Writes a CSV with a
 row for each ε, model, statistic and class of cells: coverage, median length and RMSE over the sample's own, standard
 error over RMSE, how many fits passed their diagnostics, and in how many the private check of the model's shape had no
@@ -13,21 +15,24 @@ import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
+import jax
 import numpy as np
 import polars as pl
 
 import svysynth
 from svysynth.combine import Synthetic
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.fitting import LABEL, describe, fitted_from, tables_of
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.noise import StudyNoise
+from svysynth.sampler import draw_from, fit_together, padded
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 
 TABLES = [TableSpec(by=("stratum", "group"))]
@@ -119,19 +124,22 @@ class Study:
         roles = {"outcome": "y", "weight": "w", "strata": "stratum", "public": ["stratum", "group"]}
         return svysynth.read_survey(sample, population_total=float(len(population)), **roles)
 
-    def one(self, replicate, model, epsilon):
-        """Direct or released tables, whether diagnostics passed and shapes fit, and what synthetic files give."""
-        survey = self.survey(replicate)
-        direct = svysynth.tabulate(survey, by=["stratum", "group"])
-        if model == "sample":
-            return replicate, direct, True, True, None
+    def direct(self, replicates):
+        """The samples' own tables."""
+        return [svysynth.tabulate(self.survey(replicate), by=["stratum", "group"]) for replicate in replicates]
+
+    def measure(self, replicates, epsilon):
+        """What is measured of each sample, and the public facts."""
         population, bounds = self.frame_and_bounds
         mean_weight = len(population) / self.records
         limits = BoundsSpec(outcome=bounds, weight=(mean_weight / 20, mean_weight * 20))
-        streams = svysynth.Streams.seeded(1000 + replicate)
-        noise = StudyNoise(streams)
-        measurement, facts = measure_survey(survey, self.protect, TABLES, limits, "log", 2 * epsilon, noise)
-        fitted = fit_measurement(measurement, facts, model, None, self.draws, streams)
+        settings = self.protect, TABLES, limits, "log", 2 * epsilon
+        return [measure_survey(self.survey(one), *settings, StudyNoise(streams_of(one))) for one in replicates]
+
+    def released(self, replicate, measurement, facts, drawn, verdict):
+        """Released tables, whether diagnostics passed and shapes fit, and what synthetic files give."""
+        streams = streams_of(replicate)
+        fitted = fitted_from(drawn, verdict, measurement, facts, streams)
         fits = fitted.outcome_shape.fits and fitted.weight_shape.fits
         tables = tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec())
         imputed = None
@@ -139,12 +147,44 @@ class Study:
             known = FilePlan.of(self.draws, self.files, streams)
             make = FileMaker(fitted.drawn, measurement, facts, known.seed, "y", "stratum")
             imputed = Synthetic(tuple(map(make.survey, known.draws)), "imputed").tabulate_all(TABLES)
-        return replicate, tables, fitted.verdict.passed, fits, imputed
+        return tables, verdict.passed, fits, imputed
 
 
-def some(study, model, epsilon, replicates):
-    """The work of one process."""
-    return [study.one(replicate, model, epsilon) for replicate in replicates]
+def streams_of(replicate):
+    """Of one release."""
+    return svysynth.Streams.seeded(1000 + replicate)
+
+
+def release_some(study, model, epsilon, replicates):
+    """The work of one process where fits are made one by one."""
+    found = []
+    for replicate, (measurement, facts) in zip(replicates, study.measure(replicates, epsilon), strict=True):
+        form, statistics = describe(measurement, facts, model, None)
+        drawn, verdict = draw_from(form, statistics, streams_of(replicate), study.draws, LABEL)
+        found.append(study.released(replicate, measurement, facts, drawn, verdict))
+    return found
+
+
+def fit_blocks(pool, study, model, measured, block):
+    """Fit all measurements, those of one shape together, and give each with what was drawn to the pool."""
+    described = [describe(*one, model, None) for one in measured]
+    shapes = {}
+    for replicate, (form, statistics) in enumerate(described):
+        leaves, tree = jax.tree.flatten(statistics)
+        shapes.setdefault((form, tree, tuple(leaf.shape for leaf in leaves)), []).append(replicate)
+    pending = {}
+    for (form, *_), replicates in shapes.items():
+        for first in range(0, len(replicates), block):
+            own = replicates[first : first + block]
+            chosen = [own[place] for place in padded(len(own), block)]
+            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(described[one][1] for one in chosen))
+            keys = np.stack([streams_of(one).key_data(LABEL, 0) for one in chosen])
+            drawn, verdicts = fit_together(form, stacked, keys, study.draws)
+            drawn = {name: np.asarray(value) for name, value in drawn.items()}
+            for place, one in enumerate(own):
+                part = {name: value[place] for name, value in drawn.items()}
+                pending[one] = pool.submit(study.released, one, *measured[one], part, verdicts[place])
+    return [pending[replicate].result() for replicate in range(len(measured))]
 
 
 def main():
@@ -157,37 +197,48 @@ def main():
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--models", nargs="+", default=["fbs"])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--block", type=int, default=0, help="fits at once, on a GPU; 0: one by one")
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--protect", choices=["answers", "record"], default="answers")
     settings = parser.parse_args()
     further = settings.draws, settings.files, settings.protect
     study = Study(settings.population, settings.folder, settings.records, *further)
-    shares = [range(first, settings.replicates, settings.workers) for first in range(settings.workers)]
-    cases = [("sample", None), *((model, epsilon) for model in settings.models for epsilon in settings.epsilon)]
+    shares = np.array_split(np.arange(settings.replicates), settings.workers)
     rows = []
-    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
-        work = {case: [pool.submit(some, study, *case, share) for share in shares] for case in cases}
-        for (model, epsilon), pending in work.items():
-            found = sorted((one for part in pending for one in part.result()), key=lambda one: one[0])
-            frames, passed, fits, imputed = ([one[place] for one in found] for place in (1, 2, 3, 4))
-            if model == "sample":
-                keys = frames[0].join(
-                    truth_of(study.frame_and_bounds[0]),
-                    on=["statistic", "stratum", "group"],
-                    how="left",
-                    maintain_order="left",
-                )
-                true = keys["truth"].to_numpy()
-                kinds, sample = class_of(frames[0]), (rmse(frames, true), lengths(frames, true))
-            rows += summary(model, epsilon, frames, true, kinds, *sample, sum(passed), sum(fits))
-            if imputed[0] is not None:
-                name = f"{model}, {settings.files} files"
-                rows += summary(name, epsilon, imputed, true, kinds, *sample, sum(passed), sum(fits))
-            print(f"{model} ε = {epsilon}: {sum(passed)} of {len(found)} passed, {sum(fits)} fit", flush=True)
-            pl.DataFrame(rows, infer_schema_length=None).write_csv(settings.out)
+    with ProcessPoolExecutor(settings.workers, get_context("spawn"), processor_alone) as pool:
+        frames = [one for part in pool.map(study.direct, shares) for one in part]
+        keys = frames[0].join(
+            truth_of(study.frame_and_bounds[0]),
+            on=["statistic", "stratum", "group"],
+            how="left",
+            maintain_order="left",
+        )
+        true, kinds = keys["truth"].to_numpy(), class_of(frames[0])
+        sample = rmse(frames, true), lengths(frames, true)
+        rows += summary("sample", None, frames, true, kinds, *sample, len(frames), len(frames))
+        for epsilon in settings.epsilon:
+            for model in settings.models:
+                if settings.block:
+                    measured = [one for part in pool.map(study.measure, shares, repeat(epsilon)) for one in part]
+                    found = fit_blocks(pool, study, model, measured, settings.block)
+                else:
+                    parts = pool.map(partial(release_some, study, model, epsilon), shares)
+                    found = [one for part in parts for one in part]
+                frames, passed, fits, imputed = ([one[place] for one in found] for place in range(4))
+                rows += summary(model, epsilon, frames, true, kinds, *sample, sum(passed), sum(fits))
+                if imputed[0] is not None:
+                    name = f"{model}, {settings.files} files"
+                    rows += summary(name, epsilon, imputed, true, kinds, *sample, sum(passed), sum(fits))
+                print(f"{model} ε = {epsilon}: {sum(passed)} of {len(found)} passed, {sum(fits)} fit", flush=True)
+                pl.DataFrame(rows, infer_schema_length=None).write_csv(settings.out)
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=200, float_precision=3):
         print(pl.DataFrame(rows, infer_schema_length=None))
+
+
+def processor_alone():
+    """Workers leave the GPU to the fits."""
+    jax.config.update("jax_platforms", "cpu")
 
 
 def truth_of(population):

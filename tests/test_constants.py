@@ -22,6 +22,8 @@ from svysynth.cli import main
 from svysynth.cli_release import write_example
 from svysynth.constants import Published, from_published, load_unfinished, round_outwards
 from svysynth.errors import SurveyError
+from svysynth.mechanisms.noisy_sums.guessing import cost_of_guesses, declared_facts
+from svysynth.mechanisms.noisy_sums.scaling import reach_of
 from svysynth.publicfile import from_public_file, refuse_confidential
 from svysynth.spec import load_spec, parse_spec
 
@@ -369,3 +371,95 @@ def test_the_page_s_other_commands_run(folder, capsys, monkeypatch):
     assert (folder / "from-file/constants.toml").read_text() == re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1]
     names = {"constants.toml", "bounds.csv", "constants.svg", "constants.png"}
     assert {path.name for path in (folder / "from-file").iterdir()} == names
+
+
+# --- what a wrong guess of the scales costs ---
+
+
+NOISY = """
+[survey]
+data = "nowhere.csv"
+outcome = "salary"
+weight = "w"
+public = ["field", "gender"]
+population_total = 12000
+{levels}
+[privacy]
+mechanism = "{mechanism}"
+guarantee = "global"
+{scales}
+epsilon = 6
+"""
+BOUNDED = "bounds = { outcome = [1000, 1000000], weight = [1, 1000] }"
+LEVELS = '[survey.levels]\nfield = ["a", "b", "c"]\ngender = ["F", "M"]\n'
+
+
+def costs(spread=0.5, weight_spread=0.4, epsilon=6.0, records=6000, transform="log", **more):
+    quartiles = tuple(11 + sign * spread * norm.ppf(0.75) for sign in (-1, 1))
+    quartiles = tuple(map(math.exp, quartiles)) if transform == "log" else quartiles
+    sample = {"records": records, "population": 50_000.0, "weight_cv": math.sqrt(math.expm1(weight_spread**2))}
+    proposal = from_published(Published(quartiles=quartiles, **sample, **more), transform)
+    spec = parse_spec(NOISY.format(levels=LEVELS, mechanism="fbs", scales=BOUNDED))
+    facts = declared_facts(spec.survey, records)
+    found = cost_of_guesses(proposal, facts, spec.requested_tables, epsilon)
+    return {row.pop("guess"): row for row in found.to_dicts()}, reach_of(records, epsilon)
+
+
+def test_the_share_clamped_is_that_of_two_normal_numbers():
+    """|a| + |b| ≤ r is a square: (a ± b)/√2 are independent, and both within r/√2."""
+    found, reach = costs()
+    inside = 2 * norm.cdf(reach / math.sqrt(2)) - 1
+    assert found["as proposed"]["clamped"] == pytest.approx(1 - inside**2, rel=0.03, abs=2e-5)
+    random = np.random.default_rng(4)
+    first, second = np.abs(random.standard_normal((2, 2_000_000)))
+    for name, (one, other) in {"outcome: half": (2, 1), "weight: twice": (1, 0.5)}.items():
+        share = (one * first + other * second > reach).mean()
+        assert found[name]["clamped"] == pytest.approx(share, abs=SIGMAS * math.sqrt(share / 2e6) + 2e-5)
+
+
+@pytest.mark.parametrize("transform", ["log", "identity"])
+def test_the_bias_is_that_of_a_model_fitted_to_clamped_answers(transform):
+    found, reach = costs(transform=transform, correlation=0.6)
+    random = np.random.default_rng(5)
+    a, b = random.standard_normal((2, 2_000_000))
+    b = 0.6 * a + 0.8 * b
+    shrink = np.minimum(1, reach / np.maximum(2 * np.abs(a) + np.abs(b), 1e-9))
+    t, v = 0.5 * a, 0.4 * b
+    kept = t * shrink, v * shrink
+    levels = [x.mean() + (transform == "log") * x.var() / 2 + np.cov(x, y)[0, 1] for x, y in ((t, v), kept)]
+    bias = math.expm1(levels[1] - levels[0]) if transform == "log" else (levels[1] - levels[0]) / 0.5
+    assert found["outcome: half"]["bias_of_model"] == pytest.approx(bias, rel=0.05)
+    assert abs(bias) > 5e-4
+
+
+def test_wide_scales_cost_noise_and_narrow_ones_look_precise():
+    found, _ = costs(epsilon=2.0)
+    assert found["as proposed"]["se_of_means"] == found["as proposed"]["se_of_counts"] == 1
+    for name in ("outcome", "weight"):
+        assert found[f"{name}: half"]["clamped"] > 10 * found["as proposed"]["clamped"]
+        assert found[f"{name}: twice"]["clamped"] < found["as proposed"]["clamped"]
+        assert found[f"{name}: twice"]["se_of_means"] > 1.2 > 1 > found[f"{name}: half"]["se_of_means"]
+    assert found["outcome: twice"]["bias_of_model"] == pytest.approx(0, abs=1e-6)
+
+
+def test_without_noise_the_scales_cost_nothing():
+    found, _ = costs(epsilon=1e5)
+    for row in found.values():
+        assert row["se_of_means"] == pytest.approx(1, abs=0.02)
+        assert row["se_of_counts"] == pytest.approx(1, abs=0.02)
+
+
+def test_the_command_shows_it_for_fbs_and_fbp_alone(tmp_path, capsys):
+    """A spec that lacks the very constants, and one with a mechanism that has no scales."""
+    for mechanism, scales, shown in (("fbs", 'scales = "standin"', True), ("fbp", "", True), ("laplace", "", False)):
+        path = tmp_path / f"{mechanism}.toml"
+        path.write_text(NOISY.format(levels=LEVELS, mechanism=mechanism, scales=scales))
+        code, out, _ = command(capsys, path, *TYPED)
+        assert code == 0
+        assert ("What wrong scales cost, at ε = 6, for 6 equal cells" in " ".join(out.split())) == shown
+    path.write_text(NOISY.format(levels="", mechanism="fbs", scales=""))
+    code, out, _ = command(capsys, path, *TYPED)
+    assert "for the whole file (not all levels are declared)" in " ".join(out.split())
+    code, out, _ = command(capsys, path, "--quartiles", "72000,128000", "--weight-range", "2,90")
+    assert code == 0
+    assert "With --records a table shows what wrong scales cost" in " ".join(out.split())

@@ -60,9 +60,11 @@ def simulate(prior, generator):
         log_variance = np.log(np.diag(squares) / n - (sums.sum(axis=0) / n) ** 2)
         if generator.random() < np.exp(-((log_variance / 2) ** 2).sum() / (2 * WIDTH_ERROR**2)):
             break
-    by_chance = np.array([np.prod(WIDTHS**2), WIDTHS[1] ** 4 / 2]) / (MARGIN @ SIZE)[:, None]
-    misfit = MARGIN.T @ (np.sqrt(posterior.MISFIT**2 + by_chance) * generator.normal(size=(3, 2)))
-    misfit[:, 0] += posterior.COMMON * generator.normal()
+    learned = posterior.MISFIT * np.exp(posterior.UNSURE * generator.normal(size=2))
+    chance = np.array([np.prod(WIDTHS**2), WIDTHS[1] ** 4 / 2]) * (1 / (MARGIN @ SIZE) - 1 / n)[:, None]
+    lasting = MARGIN.T @ (learned * generator.normal(size=(3, 2)))
+    lasting[:, 0] += posterior.COMMON * generator.normal()
+    misfit = lasting + MARGIN.T @ (np.sqrt(chance) * generator.normal(size=(3, 2)))
     kappa = np.exp(np.hypot(posterior.SUM_OF_WEIGHTS, np.sqrt(np.expm1(WIDTHS[1] ** 2) / n)) * generator.normal())
     means, within = sums / SIZE[:, None], scatter / freedom
     weight = SIZE * np.exp(WIDTHS[1] * means[:, 1] + misfit[:, 1])
@@ -92,8 +94,8 @@ def simulate(prior, generator):
         "outcome_mean": means[:, 0],
         "weight_mean": means[:, 1],
         "spread": np.array([*spread, within[0, 1] / spread.prod()]),
-        "outcome_misfit": misfit[:, 0],
-        "weight_misfit": misfit[:, 1],
+        "outcome_misfit": lasting[:, 0],
+        "weight_misfit": lasting[:, 1],
     }
     return true, statistics
 

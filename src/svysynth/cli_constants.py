@@ -15,6 +15,7 @@ from rich.text import Text
 from svysynth.errors import SurveyError
 from svysynth.files import write_frame
 from svysynth.hidden import in_hiding
+from svysynth.mechanisms.members import find_member
 from svysynth.spec import Spec, Transform
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ RELEASE, SHOWN = "The release", "What to write"
 BOUNDS_LEGEND = (
     "Bias of mean: of clamped values, as in tables with additive noise. Bias of model: of a law fitted to them. Noise "
     "grows in proportion to the bounds.\n"
+)
+
+SCALES_LEGEND = (
+    "If the proposed scales are right. Bias of model: of means from sums of clamped answers. Weighted sums take a part "
+    "of it back, and standard errors do not show it. Errors: expected ones, of sampling and noise, over those of right "
+    "scales; the median of all rows of the tables.\n"
 )
 
 
@@ -83,7 +90,8 @@ def constants(
     (an earlier report, a related survey, the sampling plan) or from a public file, and are printed as lines for the end
     of the spec.
 
-    A table shows what bounds do that cut into the data. SPEC's own data are not opened. docs/constants.md says how to
+    A table shows what bounds do that cut into the data, and another what wrong scales cost fbs and fbp, where these
+    take them from such constants. SPEC's own data are not opened. docs/constants.md says how to
     choose.
 
     Examples: `svysynth constants doctorates.toml --quartiles 74000,130000 --records 10355`,
@@ -115,6 +123,7 @@ def constants(
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
     proposal = _propose(spec, standin, published, scale)
     _show(console, proposal)
+    _show_scales(console, proposal, spec, records)
     if out is not None:
         _write(out, proposal)
         console.print(Text(f"Wrote {out}: the lines, the figures as CSV, the plot as svg and png."), soft_wrap=True)
@@ -149,6 +158,31 @@ def _show(console: Console, proposal: Proposal) -> None:
         console.print(Text(f"Note: {note}\n", style="bold"))
     console.print(_bounds_table(by_bounds(proposal), proposal.outcome.transform))
     console.print(Text(BOUNDS_LEGEND, style="dim"))
+
+
+def _show_scales(console: Console, proposal: Proposal, spec: Spec | None, records: int | None) -> None:
+    """What a wrong guess of the scales costs, where the spec's mechanism can take them from these constants."""
+    privacy = None if spec is None else spec.privacy
+    member = None if privacy is None else find_member(privacy.mechanism, privacy.guarantee)
+    if spec is None or privacy is None or member is None or not member.scaled:
+        return
+    if records is None:
+        text = 'With --records a table shows what wrong scales cost under privacy.scales = "standin".\n'
+        console.print(Text(text, style="dim"))
+        return
+    from svysynth.mechanisms.noisy_sums.guessing import cost_of_guesses, declared_facts
+
+    facts, tables = declared_facts(spec.survey, records), spec.requested_tables
+    cells = f"{len(facts.codes):,} equal cells" if facts.labels else "the whole file (not all levels are declared)"
+    of = "mean" if proposal.outcome.transform == "log" else "spread"
+    title = f"What wrong scales cost, at ε = {privacy.epsilon:g}, for {cells}; bias in % of the {of}"
+    table = _table(title)
+    for name in ("guess", "clamped", "bias of model", "error of means", "of counts"):
+        table.add_column(name, justify="left" if name == "guess" else "right")
+    for name, clamped, bias, means, counts in cost_of_guesses(proposal, facts, tables, privacy.epsilon).iter_rows():
+        table.add_row(*map(Text, [name, _percent(clamped), _percent(bias), f"× {means:.2f}", f"× {counts:.2f}"]))
+    console.print(table)
+    console.print(Text(SCALES_LEGEND, style="dim"))
 
 
 def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:

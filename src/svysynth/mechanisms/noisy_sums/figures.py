@@ -8,7 +8,10 @@ within the public bounds. Means, variances within cells and γ are the draw's. T
 
 The first is what noise leaves unknown. The second is that of a sample of lognormal answers and weights, neither
 smoothed, with the linearised values of files that are scaled to the population total. It knows that the sizes of cells
-within strata are those of one sample. There are so many draws that degrees of freedom play no part.
+within strata are those of one sample. There are so many draws that degrees of freedom play no part. A figure of the
+model does not follow all that a sample has by chance: not the spread of a cell's own answers and weights about that of
+all cells, which moves a direct figure too (t²/2 + tv of its mean, v²/2 of its weights). So much of the second is left
+out.
 
 Where sizes of cells were measured with noise each draw has sizes of its own, the design variance is that of the noisy
 sizes, and a row in which these have no records has no mean.
@@ -92,6 +95,8 @@ class CellFigures:
     """E w²y / E w²."""
     tilted_variance: Floats
     """E w²y² / E w², less the square of the last."""
+    own_spread: tuple[Floats, Floats, Floats]
+    """What one record's t², tv and v² beside those of the model add to variances: of log w̄, of log w̄ and ȳ, of ȳ."""
     size: Floats
     """Records: draw × cell, or of each cell where sizes are public."""
 
@@ -107,14 +112,25 @@ def cell_figures(
     across, variance = draws.covariance[:, None], draws.outcome_variance[:, None]
     outcome = draws.outcome_mean + across + draws.outcome_misfit
     squared = weight**2 * np.exp(np.minimum(draws.weight_variance, LARGEST_VARIANCE))[:, None]
+    own = [values + np.zeros_like(outcome) for values in _own_spread(draws, transform)]
     if transform == "identity":
         outcome = np.clip(outcome, *bounds)
         tilted = np.clip(outcome + across, *bounds)
-        return CellFigures(weight, outcome, squared, tilted, variance + 0 * outcome, records)
+        return CellFigures(weight, outcome, squared, tilted, variance + 0 * outcome, (own[0], own[1], own[2]), records)
     outcome = np.clip(np.exp(np.minimum(outcome + variance / 2, LARGEST_EXPONENT)), *bounds)
     tilted = np.clip(outcome * np.exp(np.clip(across, -LARGEST_VARIANCE, LARGEST_VARIANCE)), *bounds)
     spread = tilted**2 * np.expm1(np.minimum(variance, LARGEST_VARIANCE))
-    return CellFigures(weight, outcome, squared, tilted, spread, records)
+    by_outcome = own[0], own[1] * outcome, own[2] * outcome**2
+    return CellFigures(weight, outcome, squared, tilted, spread, by_outcome, records)
+
+
+def _own_spread(draws: CellDraws, transform: Transform) -> tuple[Floats, Floats, Floats]:
+    """Variances and covariance of v²/2 and of t²/2 + tv, or tv without a logarithm, for normal t and v."""
+    t, v, across = (values[:, None] for values in (draws.outcome_variance, draws.weight_variance, draws.covariance))
+    of_weight, of_both, of_outcome = v**2 / 2, across * v, t * v + across**2
+    if transform == "log":
+        of_both, of_outcome = of_both + across**2 / 2, of_outcome + t**2 / 2 + 2 * t * across
+    return of_weight, of_both, of_outcome
 
 
 def tables_of_draws(
@@ -214,10 +230,12 @@ def _within_cells(cells: CellFigures, facts: PublicFacts, domain: Integers, a: F
     def total(values: Floats) -> Floats:
         return np.asarray((values * count) @ inside)
 
-    # E w², E w²y, E w²y², less the squares of E w and E wy
-    of_weight = second - mean**2
-    of_both = second * tilted - mean**2 * outcome
-    of_outcome = second * (tilted**2 + spread) - (mean * outcome) ** 2
+    # E w², E w²y, E w²y², less the squares of E w and E wy, less what a cell's own spread does
+    first, both, last = (values[:, cell] for values in cells.own_spread)
+    of_weight = second - mean**2 * (1 + first)
+    of_both = second * tilted - mean**2 * (outcome * (1 + first) + both)
+    of_outcome = second * (tilted**2 + spread) - mean**2 * (outcome**2 * (1 + first) + 2 * outcome * both + last)
     own = (a - c) ** 2 * total(of_weight) + 2 * (a - c) * b * total(of_both) + b**2 * total(of_outcome)
+    common = b * total(mean * np.sqrt(last))
     outside = c**2 * ((of_weight * count).sum(axis=1, keepdims=True) - total(of_weight))
-    return np.asarray(np.maximum(own, 0.0) + outside)
+    return np.asarray(np.maximum(own, 0.0) + outside + common**2 / count.sum())

@@ -10,7 +10,8 @@ is taken which has the least expected error of the requested tables: the mean ov
     log(1 + variance of the mean outcome and of the log count that is not sampling / their sampling variance),
 
 with answers taken to have a spread of one scale in every row, scales of HALF a logarithm, and a model that is off by
-MISFIT in every row and whose mean outcomes are all off by COMMON.
+MISFIT in every row and whose mean outcomes are all off by COMMON. What a row's weighted sums have by chance hides its
+misfit as noise does (`posterior.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
 from svysynth.outline import outlined
-from svysynth.spec import BoundsSpec, Scales, TableSpec
+from svysynth.spec import BoundsSpec, Scales, TableSpec, Transform
 
 QUANTILE_ERROR = 0.03
 """The histograms get as much of ε as makes the noise of a quantile this small, as a share of the records."""
@@ -45,7 +46,7 @@ COMMON, MISFIT = 0.03, 0.06
 that (docs/method.md)."""
 STEPS = 1000
 """Shares are whole numbers of this fraction, so that they add up exactly."""
-SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280]) / STEPS
+SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280, 360, 450]) / STEPS
 """What is tried for the squares and for the weighted sums."""
 SPREAD_ERROR = 0.1
 """The squares get as much as makes the noise of a mean square this small, in scales, or MOST_SQUARES of the rest."""
@@ -173,24 +174,86 @@ def _best_split(
     squares, share = np.meshgrid(SHARES, SHARES, indexing="ij")
     of_sums = _laplace(reach * len(levels), (1 - squares - share) * rest)
     of_squares = _laplace(reach**2, squares * rest) / records**2
-    of_level = of_squares * HALF**2 * 1.25
     usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach)
     of_weighted = _laplace(largest_excess(usual, "log", both), share * rest) / HALF**2
-    common, misfit = (COMMON / HALF) ** 2, (MISFIT / HALF) ** 2
+    misfits = (COMMON / HALF) ** 2, (MISFIT / HALF) ** 2
+    variances = _Variances(of_sums, of_sums, of_squares * HALF**2 * 1.25, of_weighted, *misfits)
     loss = np.zeros_like(squares)
     for rows in requested:
         size = rows.size[:, None, None]
-        precision = np.sum([1 / parts for level, parts in rows.parts.items() if level in levels], axis=0)
-        of_row = of_sums / precision[:, None, None] / size**2
-        inside = weighted in rows.parts  # so that the row's own misfit is measured
-        parts, counted = (rows.parts[weighted][:, None, None], size) if inside else (1.0, records)
-        measured = of_weighted * parts / counted**2
-        left = _together(of_level + common + inside * misfit, measured) + (not inside) * misfit
-        of_count = _together(misfit, measured) if inside and both else misfit * (len(rows.columns) > 0)
-        loss += (np.log1p((of_row + left) * size) + np.log1p((of_row + of_count) * size)).mean(axis=0)
+        for unknown in _not_sampling(rows, levels, weighted, both, records, variances):
+            loss += np.log1p(unknown * size).mean(axis=0)
     known = (of_squares <= SPREAD_ERROR**2) | (squares >= MOST_SQUARES)
     best = np.unravel_index(np.argmin(np.where(known, loss, np.inf)), loss.shape)
     return _Split(levels, weighted, both, float(squares[best]), float(share[best]), float(loss[best]))
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Variances:
+    """What noise and a model that does not hold add: numbers on a grid of choices."""
+
+    outcome: Floats
+    """Of the noise of one sum of outcomes."""
+    weight: Floats
+    level: Floats
+    """Of all means together, by the noise of squares."""
+    weighted: Floats
+    """Of the noise of one weighted sum."""
+    common: float
+    misfit: float
+
+
+def _not_sampling(
+    rows: _Rows, levels: Levels, weighted: tuple[str, ...], both: bool, records: int, of: _Variances
+) -> tuple[Floats, Floats]:
+    """The variances of mean outcomes and log counts that are not sampling: row × grid."""
+    size = rows.size[:, None, None]
+    precision = np.sum([1 / parts for level, parts in rows.parts.items() if level in levels], axis=0)
+    share = 1 / precision[:, None, None] / size**2
+    inside = weighted in rows.parts  # so that the row's own misfit is measured
+    parts, counted = (rows.parts[weighted][:, None, None], size) if inside else (1.0, records)
+    noise, chance = of.weighted * parts / counted**2, HALF**2 * inside / counted
+    left = _together(of.level + of.common + inside * of.misfit, noise + chance) + (not inside) * of.misfit
+    of_count = _together(of.misfit, noise + chance / 2) if inside and both else of.misfit * (len(rows.columns) > 0)
+    return of.outcome * share + left, of.weight * share + of_count
+
+
+def expected_errors(
+    facts: PublicFacts,
+    tables: Sequence[TableSpec],
+    plan: Plan,
+    right: Scaling,
+    guesses: Sequence[Scaling],
+    transform: Transform,
+) -> tuple[Floats, Floats]:
+    """Standard errors of mean outcomes (of their logarithms) and log counts that a plan gives: row × guess.
+
+    Answers have the right scales, and are measured in those of a guess: all noise is in proportion to them.
+    """
+    outcome, weight = np.array([guess.widths for guess in guesses]).T[:, None]
+    reach, unit, log = right.reach, right.outcome.width, transform == "log"
+    levels = tuple(columns for columns, _ in plan.levels)
+    of_sums = _laplace(reach, np.array(float(plan.levels[0][1])))
+    of_squares = _laplace(reach**2, np.array(float(plan.squares))) / len(facts) ** 2
+    both, part = plan.weighted.both, np.array(float(plan.weighted.epsilon))
+    of_weighted = np.array([[_laplace(largest_excess(guess, transform, both), part) for guess in guesses]])
+    usual = 1.0 if log else (unit / HALF) ** 2
+    variances = _Variances(
+        of_sums * outcome**2,
+        of_sums * weight**2,
+        of_squares * (log * outcome**4 / 4 + (outcome * weight) ** 2),
+        of_weighted * (1.0 if log else outcome**2),
+        COMMON**2 * usual,
+        MISFIT**2 * usual,
+    )
+    found = []
+    for rows in (_Rows.of(facts, columns) for columns in _requested(facts, tables)):
+        both_kinds = _not_sampling(rows, levels, plan.weighted.columns, both, len(facts), variances)
+        sampling = np.square(right.widths)[:, None, None, None] / rows.size[:, None, None]
+        found.append(np.sqrt(np.stack(both_kinds) + sampling)[:, :, 0])
+    means, counts = np.concatenate(found, axis=1)
+    return means, counts
 
 
 def _laplace(sensitivity: float, epsilon: Floats) -> Floats:

@@ -43,8 +43,8 @@ from svysynth.spec import Transform
 
 DEVIATION, DECADE = 0.1, 1.2
 """log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""
-COMMON, MISFIT = 0.1, 0.02
-"""The spread of γ₀'s prior, and the middle of m's: how far a model's means and counts are off, as shares."""
+COMMON, MISFIT, UNSURE = 0.1, 0.02, 0.7
+"""γ₀ ~ N(0, COMMON²) and log m ~ N(log MISFIT, UNSURE²): how far a model's means and counts are off, as shares."""
 SUM_OF_WEIGHTS = 0.02
 """The spread of log κ's prior, beside what samples give by chance."""
 LEAST_CURVATURE = 0.3
@@ -128,7 +128,7 @@ class _Point(NamedTuple):
     misfit: Array
     """Row × 1 or 2: γ in units of `_misfit_scale`."""
     common: Array
-    """γ₀ and log κ, in units of their priors' spreads, and log(m/MISFIT) of outcomes and of weights."""
+    """γ₀, log κ, and log(m/MISFIT) of outcomes and of weights, in units of their priors' spreads."""
 
 
 @outlined
@@ -378,13 +378,14 @@ def _by_cell(misfit: Array, point: _Point, statistics: NoisyStatistics) -> tuple
 def _misfit_scale(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array, Array]:
     """The prior variance of γ in each row, m² and that by chance, and the unit in which γ is sampled.
 
-    Samples of n records have a γ by chance, of a variance of about (s_t s_v)²/n for means and s_v⁴/2n for weights. The
-    unit is what prior and noise leave of γ.
+    Rows have a γ by chance, because their own spreads are not those of all N records: with n records of a variance of
+    about (1/n − 1/N)(s_t s_v)² for means and half of (1/n − 1/N)s_v⁴ for weights. The unit is what prior and noise
+    leave of γ.
     """
     first, second = statistics.widths
     size, kinds = (statistics.weighted_members @ statistics.size)[:, None], statistics.weighted.shape[1]
-    learned = MISFIT**2 * jnp.exp(2 * point.common[2 : 2 + kinds])
-    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] / size
+    learned = MISFIT**2 * jnp.exp(2 * UNSURE * point.common[2 : 2 + kinds])
+    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] * (1 / size - 1 / statistics.size.sum())
     variance, noise = learned + by_chance, 2 * (statistics.weighted_noise / size) ** 2
     return learned, by_chance, jnp.sqrt(variance * noise / (variance + noise))
 
