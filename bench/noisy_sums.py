@@ -1,40 +1,46 @@
 """Coverage of tables from noisy sums on repeated samples: the paper's simulation, and real files as populations.
 
-    python bench/noisy_sums.py OUT --population paper|CPS1988|CPSSW8|apipop --records 1000 --epsilon 3 10.8 --files 10
-
-On a GPU many measurements are fitted at once (--block); a release makes the same draws, up to rounding.
+    python bench/noisy_sums.py OUT --keep FOLDER --population paper|CPS1988|CPSSW8|apipop --records 1000 10000
+        --methods fbs fbp "asymptotic fbs" "asymptotic fbp" laplace --epsilon 3 10.8 --replicates 200
 
 ε is for blanked answers, or with --protect record for taking part; changed ones cost twice as much. Writes a CSV with a
-row for each ε, model, statistic and class of cells: coverage, median length and RMSE over the sample's own, standard
-error over RMSE, how many fits passed their diagnostics, and in how many the private check of the model's shape had no
-objection. With --files there are further rows for what a user gets from so many synthetic files by the rules of
-multiple imputation.
+row for each size of sample, method, ε, statistic and class of cells: coverage, median length and RMSE over the
+sample's own, standard error over RMSE, how many fits passed their diagnostics, and in how many the private check of the
+model's shape had no objection. With --files there are further rows (kind: files) for what a user gets from so many
+synthetic files by the rules of multiple imputation. Results are kept in --keep, and a run that was stopped goes on.
 """
 
 import argparse
 import os
-from concurrent.futures import ProcessPoolExecutor
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import repeat
+from functools import cached_property
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-import jax
 import numpy as np
 import polars as pl
 
 import svysynth
 from svysynth.combine import Synthetic
+from svysynth.mechanisms.base import Grid, mechanism_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.fitting import LABEL, describe, fitted_from, tables_of
+from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.noise import StudyNoise
-from svysynth.sampler import draw_from, fit_together, padded
-from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
+from svysynth.spec import BoundsSpec, EstimationSpec, Spec, TableSpec
 
+CHUNK = 10
+"""Replicates of one file of results."""
+NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
+NOTHING = pl.DataFrame(
+    schema=NUMBERS
+    | {"row": pl.Int64, "replicate": pl.Int32, "kind": pl.String, "passed": pl.Boolean, "fits": pl.Boolean}
+)
 TABLES = [TableSpec(by=("stratum", "group"))]
 POP = [
     [14599, 13364],
@@ -124,121 +130,109 @@ class Study:
         roles = {"outcome": "y", "weight": "w", "strata": "stratum", "public": ["stratum", "group"]}
         return svysynth.read_survey(sample, population_total=float(len(population)), **roles)
 
-    def direct(self, replicates):
-        """The samples' own tables."""
-        return [svysynth.tabulate(self.survey(replicate), by=["stratum", "group"]) for replicate in replicates]
-
-    def measure(self, replicates, epsilon):
-        """What is measured of each sample, and the public facts."""
-        population, bounds = self.frame_and_bounds
+    @property
+    def bounds(self):
+        """As a user declares them: the outcome's by what is known of it, the weights' twenty times about their mean."""
+        population, outcome = self.frame_and_bounds
         mean_weight = len(population) / self.records
-        limits = BoundsSpec(outcome=bounds, weight=(mean_weight / 20, mean_weight * 20))
-        settings = self.protect, TABLES, limits, "log", 2 * epsilon
-        return [measure_survey(self.survey(one), *settings, StudyNoise(streams_of(one))) for one in replicates]
+        return BoundsSpec(outcome=outcome, weight=(mean_weight / 20, mean_weight * 20))
 
-    def released(self, replicate, measurement, facts, drawn, verdict):
-        """Released tables, whether diagnostics passed and shapes fit, and what synthetic files give."""
-        streams = streams_of(replicate)
-        fitted = fitted_from(drawn, verdict, measurement, facts, streams)
-        fits = fitted.outcome_shape.fits and fitted.weight_shape.fits
-        tables = tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec())
-        imputed = None
+    def one(self, case, epsilon, replicate):
+        """Tables of one sample by one method: rows with `kind`, which is "tables" or "files"."""
+        survey, streams = self.survey(replicate), svysynth.Streams.seeded(1000 + replicate)
+        if case == "sample":
+            found = [("tables", True, True, svysynth.tabulate(survey, by=["stratum", "group"]))]
+        elif case in ("fbs", "fbp"):
+            found = self.noisy_sums(survey, case, epsilon, streams)
+        else:
+            found = [("tables", True, True, table) for table in self.beside(survey, case, epsilon, streams)]
+        return [
+            frame.select("estimate", "se", "lower", "upper", row=pl.int_range(pl.len())).with_columns(
+                replicate=replicate, kind=pl.lit(kind), passed=passed, fits=fits
+            )
+            for kind, passed, fits, frame in found
+        ]
+
+    def noisy_sums(self, survey, model, epsilon, streams):
+        """By the release's own code: tables, and with `files` what synthetic files give."""
+        noise = StudyNoise(streams)
+        measurement, facts = measure_survey(survey, self.protect, TABLES, self.bounds, "log", 2 * epsilon, noise)
+        fitted = fit_measurement(measurement, facts, model, None, self.draws, streams)
+        verdict = fitted.verdict.passed, fitted.outcome_shape.fits and fitted.weight_shape.fits
+        found = [("tables", *verdict, tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec()))]
         if self.files:
             known = FilePlan.of(self.draws, self.files, streams)
             make = FileMaker(fitted.drawn, measurement, facts, known.seed, "y", "stratum")
-            imputed = Synthetic(tuple(map(make.survey, known.draws)), "imputed").tabulate_all(TABLES)
-        return tables, verdict.passed, fits, imputed
+            imputed = Synthetic(tuple(map(make.survey, known.draws)), "imputed")
+            found.append(("files", *verdict, imputed.tabulate_all(TABLES)))
+        return found
+
+    def beside(self, survey, case, epsilon, streams):
+        """Another mechanism: the asymptotic one with three files, or noise on the tables themselves.
+
+        No weights may reach a small ε in the asymptotic one: it then gives nothing.
+        """
+        name = case.removeprefix("asymptotic ")
+        promise = "asymptotic" if name != case else "global"
+        privacy = {"mechanism": name, "guarantee": promise, "epsilon": epsilon, "bounds": self.bounds.model_dump()}
+        roles = {"data": "none", "outcome": "y", "weight": "w", "strata": "stratum", "public": ["stratum", "group"]}
+        total = {"population_total": survey.population_total}
+        tables = [table.model_dump() for table in TABLES]
+        spec = Spec.model_validate({"survey": roles | total, "privacy": privacy, "tables": tables})
+        grid = Grid([epsilon if promise == "asymptotic" else 2 * epsilon], [3], 1)
+        tries = mechanism_of(spec.privacy).tries(survey, spec, name, grid, streams, lambda _: None)
+        return [tables for _, _, _, tables in tries]
 
 
-def streams_of(replicate):
-    """Of one release."""
-    return svysynth.Streams.seeded(1000 + replicate)
-
-
-def release_some(study, model, epsilon, replicates):
-    """The work of one process where fits are made one by one."""
-    found = []
-    for replicate, (measurement, facts) in zip(replicates, study.measure(replicates, epsilon), strict=True):
-        form, statistics = describe(measurement, facts, model, None)
-        drawn, verdict = draw_from(form, statistics, streams_of(replicate), study.draws, LABEL)
-        found.append(study.released(replicate, measurement, facts, drawn, verdict))
-    return found
-
-
-def fit_blocks(pool, study, model, measured, block):
-    """Fit all measurements, those of one shape together, and give each with what was drawn to the pool."""
-    described = [describe(*one, model, None) for one in measured]
-    shapes = {}
-    for replicate, (form, statistics) in enumerate(described):
-        leaves, tree = jax.tree.flatten(statistics)
-        shapes.setdefault((form, tree, tuple(leaf.shape for leaf in leaves)), []).append(replicate)
-    pending = {}
-    for (form, *_), replicates in shapes.items():
-        for first in range(0, len(replicates), block):
-            own = replicates[first : first + block]
-            chosen = [own[place] for place in padded(len(own), block)]
-            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(described[one][1] for one in chosen))
-            keys = np.stack([streams_of(one).key_data(LABEL, 0) for one in chosen])
-            drawn, verdicts = fit_together(form, stacked, keys, study.draws)
-            drawn = {name: np.asarray(value) for name, value in drawn.items()}
-            for place, one in enumerate(own):
-                part = {name: value[place] for name, value in drawn.items()}
-                pending[one] = pool.submit(study.released, one, *measured[one], part, verdicts[place])
-    return [pending[replicate].result() for replicate in range(len(measured))]
+def some(study, case, epsilon, replicates, path):
+    """The work of one process, kept in a file."""
+    if not path.exists():
+        frames = [frame for replicate in replicates for frame in study.one(case, epsilon, replicate)]
+        part = path.with_suffix(".part")
+        pl.concat([NOTHING, *frames]).write_parquet(part)
+        part.rename(path)
+    return path
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--keep", type=Path, required=True, help="a folder for results, from which a run goes on")
     parser.add_argument("--population", default="paper")
     parser.add_argument("--folder", default=".")
-    parser.add_argument("--records", type=int, default=1000)
+    parser.add_argument("--records", type=int, nargs="+", default=[1000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0, 10.8])
     parser.add_argument("--replicates", type=int, default=200)
-    parser.add_argument("--models", nargs="+", default=["fbs"])
+    parser.add_argument("--methods", nargs="+", default=["fbs"])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--block", type=int, default=0, help="fits at once, on a GPU; 0: one by one")
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--protect", choices=["answers", "record"], default="answers")
     settings = parser.parse_args()
+    settings.keep.mkdir(parents=True, exist_ok=True)
     further = settings.draws, settings.files, settings.protect
-    study = Study(settings.population, settings.folder, settings.records, *further)
-    shares = np.array_split(np.arange(settings.replicates), settings.workers)
-    rows = []
-    with ProcessPoolExecutor(settings.workers, get_context("spawn"), processor_alone) as pool:
-        frames = [one for part in pool.map(study.direct, shares) for one in part]
-        keys = frames[0].join(
-            truth_of(study.frame_and_bounds[0]),
-            on=["statistic", "stratum", "group"],
-            how="left",
-            maintain_order="left",
-        )
-        true, kinds = keys["truth"].to_numpy(), class_of(frames[0])
-        sample = rmse(frames, true), lengths(frames, true)
-        rows += summary("sample", None, frames, true, kinds, *sample, len(frames), len(frames))
-        for epsilon in settings.epsilon:
-            for model in settings.models:
-                if settings.block:
-                    measured = [one for part in pool.map(study.measure, shares, repeat(epsilon)) for one in part]
-                    found = fit_blocks(pool, study, model, measured, settings.block)
-                else:
-                    parts = pool.map(partial(release_some, study, model, epsilon), shares)
-                    found = [one for part in parts for one in part]
-                frames, passed, fits, imputed = ([one[place] for one in found] for place in range(4))
-                rows += summary(model, epsilon, frames, true, kinds, *sample, sum(passed), sum(fits))
-                if imputed[0] is not None:
-                    name = f"{model}, {settings.files} files"
-                    rows += summary(name, epsilon, imputed, true, kinds, *sample, sum(passed), sum(fits))
-                print(f"{model} ε = {epsilon}: {sum(passed)} of {len(found)} passed, {sum(fits)} fit", flush=True)
-                pl.DataFrame(rows, infer_schema_length=None).write_csv(settings.out)
+    studies = {records: Study(settings.population, settings.folder, records, *further) for records in settings.records}
+    cases = [(records, "sample", 0.0) for records in studies]
+    cases += list(product(studies, settings.methods, settings.epsilon))
+    paths = {case: [] for case in cases}
+    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
+        work = []
+        for first in range(0, settings.replicates, CHUNK):
+            replicates = range(first, min(first + CHUNK, settings.replicates))
+            for case in cases:
+                records, method, epsilon = case
+                parts = settings.population, records, *map(str, further[1:]), method.replace(" ", "-"), epsilon, first
+                path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
+                paths[case].append(path)
+                work.append(pool.submit(some, studies[records], method, epsilon, replicates, path))
+        for number, one in enumerate(as_completed(work), 1):
+            one.result()
+            print(f"{number} of {len(work)}", end="\r", file=sys.stderr, flush=True)
+    rows = (summary(studies[case[0]], case, paths[case], paths[case[0], "sample", 0.0]) for case in cases)
+    frame = pl.concat([one for some in rows for one in some])
+    frame.write_csv(settings.out)
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=200, float_precision=3):
-        print(pl.DataFrame(rows, infer_schema_length=None))
-
-
-def processor_alone():
-    """Workers leave the GPU to the fits."""
-    jax.config.update("jax_platforms", "cpu")
+        print(frame)
 
 
 def truth_of(population):
@@ -265,44 +259,50 @@ def class_of(table):
     return np.where(stratum & group, "inner", np.where(stratum, "field", np.where(group, "group", "total")))
 
 
-def rmse(frames, true):
-    return np.sqrt(np.mean([(frame["estimate"].to_numpy() / true - 1) ** 2 for frame in frames], axis=0))
+def summary(study, case, paths, sample_paths):
+    """Coverage and so on of one case in each class of cells."""
+    records, method, epsilon = case
+    table = study.one("sample", 0.0, 0)[0]
+    direct = svysynth.tabulate(study.survey(0), by=["stratum", "group"])
+    truth = truth_of(study.frame_and_bounds[0])
+    on = ["statistic", "stratum", "group"]
+    rows = direct.join(truth, on=on, how="left", maintain_order="left").select("statistic", "truth")
+    rows = rows.with_columns(row=table["row"], cells=pl.Series(class_of(direct)))
+    sample = by_row(pl.read_parquet(sample_paths), rows).filter(pl.col("rmse") > 1e-9)
+    sample = sample.select("row", sample_rmse="rmse", sample_length="length")
+    found = pl.read_parquet(paths)
+    frames = []
+    for kind in found["kind"].unique(maintain_order=True):
+        own = found.filter(pl.col("kind") == kind)
+        each = by_row(own, rows).join(sample, on="row").filter(pl.col("se") > 0)
+        of = pl.col
+        classes = each.group_by("statistic", "cells").agg(
+            of("coverage").mean(),
+            of("length").mean(),
+            (of("length") / of("sample_length")).mean().alias("length_over_sample"),
+            (of("rmse") / of("sample_rmse")).mean().alias("rmse_over_sample"),
+            (of("se") / of("rmse")).mean().alias("se_over_rmse"),
+        )
+        once = own.unique("replicate")
+        head = {"population": study.population, "records": records, "method": method, "kind": kind, "epsilon": epsilon}
+        numbers = {"replicates": len(once), "passed": once["passed"].sum(), "fit": once["fits"].sum()}
+        columns = {name: pl.lit(value) for name, value in (head | numbers).items()}
+        frames.append(
+            classes.sort("statistic", "cells").with_columns(**columns).select(*head, *classes.columns, *numbers)
+        )
+    return frames
 
 
-def lengths(frames, true):
-    return np.median([(frame["upper"] - frame["lower"]).to_numpy() / true for frame in frames], axis=0)
-
-
-def summary(model, epsilon, frames, true, kinds, sample_rmse, sample_length, passed, fits):
-    covered = np.mean(
-        [((frame["lower"].to_numpy() <= true) & (true <= frame["upper"].to_numpy())) for frame in frames], axis=0
+def by_row(found, rows):
+    """Of each row of the tables, over replicates, as shares of the truth."""
+    found = found.join(rows, on="row", how="left")
+    of, truth = pl.col, pl.col("truth")
+    return found.group_by("row", "statistic", "cells").agg(
+        coverage=((of("lower") <= truth) & (truth <= of("upper"))).mean(),
+        length=((of("upper") - of("lower")) / truth).median(),
+        rmse=((of("estimate") / truth - 1) ** 2).mean().sqrt(),
+        se=((of("se") / truth) ** 2).mean().sqrt(),
     )
-    error = rmse(frames, true)
-    se = np.sqrt(np.mean([(frame["se"].to_numpy() / true) ** 2 for frame in frames], axis=0))
-    length = lengths(frames, true)
-    statistic = frames[0]["statistic"].to_numpy()
-    rows = []
-    for name in ("count", "mean"):
-        for kind in ("field", "group", "inner", "total"):
-            chosen = (statistic == name) & (kinds == kind) & (sample_rmse > 1e-9)
-            if chosen.any() and se[chosen].any():  # the population total is known, and has no error
-                rows.append(
-                    {
-                        "model": model,
-                        "epsilon": epsilon,
-                        "statistic": name,
-                        "class": kind,
-                        "coverage": float(covered[chosen].mean()),
-                        "length": float(length[chosen].mean()),
-                        "length_over_sample": float((length / sample_length)[chosen].mean()),
-                        "rmse_over_sample": float((error / sample_rmse)[chosen].mean()),
-                        "se_over_rmse": float((se[chosen] / error[chosen]).mean()) if error[chosen].any() else None,
-                        "replicates": len(frames),
-                        "passed": passed,
-                        "fit": fits,
-                    }
-                )
-    return rows
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from svysynth.engine import Local
 from svysynth.errors import SurveyError
 from svysynth.ledger import open_budget
 from svysynth.manifest import Manifest
+from svysynth.mechanisms.noisy_sums import figures as figuring
 from svysynth.mechanisms.noisy_sums import files as making
 from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures
@@ -246,8 +247,9 @@ def test_the_order_of_draws_uses_each_once_and_begins_all_over():
         assert plan.seed != STREAMS.entropy
 
 
-def test_standard_errors_within_a_file_are_those_of_the_design():
-    """A file's own variance, on average over residuals, is that which tables have for sampling."""
+def test_standard_errors_within_a_file_are_those_of_the_design(monkeypatch):
+    """A file's own variance, on average over residuals, is that which samples have; tables leave a part of it out."""
+    monkeypatch.setattr(figuring, "_not_followed", lambda *_: 0.0)
     make = maker(people(3000), draws=2)
     same = make.drawn.only(np.zeros(2, np.int64))
     table = FromPublic(replace(make, drawn=same), FilePlan(77, ()), svysynth.EstimationSpec()).tabulate_all([TABLE])
@@ -320,7 +322,10 @@ def test_a_release_has_ten_files_and_says_so(released):
 
 
 def test_files_of_all_draws_give_the_tables(released):
-    """Their mean estimate is the table's to the last digits, and the standard error by Rubin's rules nearly so."""
+    """Their mean estimate is the table's to the last digits, and the standard error by Rubin's rules nearly so.
+
+    It is a little larger: a file's own variance has what a figure of the model does not follow.
+    """
     more = svysynth.more(released.public)
     own = [pl.read_parquet(released.public / f"microdata-{number}.parquet") for number in range(1, 11)]
     roles = {"outcome": "income", "public": ["region", "sex"], "strata": "area", "rules": "imputed"}
@@ -332,7 +337,7 @@ def test_files_of_all_draws_give_the_tables(released):
     np.testing.assert_allclose(both["estimate"], both["estimate_table"], rtol=1e-8)
     known = both.filter(pl.col("se_table") > 0)
     assert known.height == both.height - 1
-    np.testing.assert_allclose(known["se"], known["se_table"], rtol=0.03)
+    assert (known["se"] / known["se_table"]).is_between(0.97, 1.12).all()
 
 
 def changed(path, number=0.001):

@@ -18,7 +18,7 @@ from svysynth.groups import whole_sums
 from svysynth.large import store_survey
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums.facts import facts_of
-from svysynth.mechanisms.noisy_sums.figures import CellDraws, _design_variance, _Sums, cell_figures
+from svysynth.mechanisms.noisy_sums.figures import CellDraws, _design_variance, _not_followed, _Sums, cell_figures
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Plan, Use, Weighted, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
@@ -484,6 +484,43 @@ def test_the_variance_within_and_between_cells_is_what_samples_have():
             usual += mine.shape[1] * mine.var(axis=1, ddof=1)
         # the two differ by what linearisation leaves out, and by chance (4000 samples)
         assert expected == pytest.approx(usual.mean(), rel=0.06), statistic
+
+
+@pytest.mark.parametrize("transform", ["log", "identity"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_the_model_does_not_follow_is_what_direct_figures_vary_more(transform, whole):
+    """Over samples that one draw describes: the variance of direct figures less that of the model's."""
+    generator = np.random.default_rng(6)
+    facts = facts_of(survey_of(people(600)))
+    cells, (t, v, across) = len(facts.codes), (0.16, 0.2, -0.08)
+    means = generator.normal(0, 0.2, (2, cells))
+    one = CellDraws(means[:1], means[1:], *np.zeros((2, 1, cells)), *np.array([[t], [v], [across]]))
+    found = cell_figures(one, facts.size, 1000.0, transform, (-1e9, 1e9))
+    domain = 0 * facts.cell if whole else facts.cell
+    inside = np.eye(domain.max() + 1)[np.repeat(domain, facts.count)]
+    members = np.eye(cells)[np.repeat(facts.cell, facts.count)]
+    root = np.linalg.cholesky([[t, across], [across, v]])
+    drawn = (means @ members.T) + root @ generator.standard_normal((6000, 2, len(members)))
+    outcome, weight = (np.exp(drawn[:, 0]) if transform == "log" else drawn[:, 0]), np.exp(drawn[:, 1])
+    weight *= 1000.0 / weight.sum(axis=1, keepdims=True)
+    count, total = weight @ inside, (weight * outcome) @ inside
+    own = drawn @ members / facts.size
+    off = drawn - own @ members.T
+    within = np.einsum("rin,rjn->rij", off, off) / (len(members) - cells)
+    zeros = np.zeros((len(own), cells))
+    spreads = within[:, 0, 0], within[:, 1, 1], within[:, 0, 1]
+    modelled = cell_figures(
+        CellDraws(own[:, 0], own[:, 1], zeros, zeros, *spreads), facts.size, 1000.0, transform, (-1e9, 1e9)
+    )
+    sums = _Sums.of(modelled, modelled.size, facts, domain)
+    for statistic, direct, model in (
+        ("count", count, sums.weight),
+        ("mean", total / count, sums.outcome / sums.weight),
+    ):
+        expected = _not_followed(statistic, _Sums.of(found, found.size, facts, domain), found, facts, domain)[0]
+        varies, more = direct.var(axis=0).sum(), (direct.var(axis=0) - model.var(axis=0)).sum()
+        assert expected.sum() == pytest.approx(more, rel=0.2, abs=0.02 * varies + 1e-9)
+        assert whole or more > 0.05 * varies
 
 
 def test_a_large_file_that_is_not_lognormal_is_right_on_average():

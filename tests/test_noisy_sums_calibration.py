@@ -72,7 +72,8 @@ def simulate(prior, generator):
     level = WIDTHS[0] ** 2 * (within[0, 0] - 1) / 2 + WIDTHS[0] * WIDTHS[1] * within[0, 1]
     excess = np.expm1(WIDTHS[0] * means[:, 0] + level + misfit[:, 0])
     weighted = MARGIN @ np.column_stack([weight * excess, weight - SIZE])
-    noise = np.exp(generator.uniform(np.log([0.3, 2.0, 0.5]), np.log([30.0, 200.0, 50.0])))
+    noise = np.exp(generator.uniform(np.log([0.3, 10.0, 1.5]), np.log([10.0, 60.0, 6.0])))
+    noise[1:] *= noise[0]  # as plans have it
     three = squares[[0, 0, 1], [0, 1, 1]]
     statistics = NoisyStatistics(
         size=SIZE,

@@ -36,6 +36,8 @@ from svysynth.tables import Layout, finish_table
 
 LEAST_SIZE = 1e-6
 """Of a cell that a draw has empty: so that its mean, for which the size plays no part, is still one."""
+MOST_NOT_FOLLOWED = 0.5
+"""Of a design variance: more is not left out, however large the spreads."""
 LARGEST_EXPONENT = 300.0
 LARGEST_VARIANCE = 10.0
 """Of what is exponentiated: nothing overflows where noise leaves a draw without bounds."""
@@ -164,6 +166,7 @@ def _figures(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domai
     figures = estimate(statistic, sums.weight, sums.outcome, sums.population)
     typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain)
     design = _design_variance(statistic, typical, cells, facts, domain)
+    design -= np.minimum(_not_followed(statistic, typical, cells, facts, domain), MOST_NOT_FOLLOWED * design)
     return figures.mean(axis=0), figures.var(axis=0, ddof=1) + np.median(design, axis=0)
 
 
@@ -185,6 +188,20 @@ class _Sums:
         return cls(weight @ inside, (weight * cells.outcome) @ inside, weight.sum(axis=1, keepdims=True))
 
 
+def _linearised(statistic: Statistic, sums: _Sums) -> tuple[Floats, Floats, Floats]:
+    """a, b and c of the linearised values z = w(1_d(a + b·y) − c): draw × domain."""
+    nothing = np.zeros_like(sums.weight)
+    match statistic:
+        case "mean":
+            return -sums.outcome / sums.weight**2, 1 / sums.weight, nothing
+        case "total":
+            return nothing, nothing + 1, sums.outcome / sums.population
+        case "count":
+            return nothing + 1, nothing, sums.weight / sums.population
+        case "proportion":
+            return nothing + 1 / sums.population, nothing, sums.weight / sums.population**2
+
+
 def _design_variance(
     statistic: Statistic, sums: _Sums, cells: CellFigures, facts: PublicFacts, domain: Integers
 ) -> Floats:
@@ -194,19 +211,10 @@ def _design_variance(
     the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that of a mean is
     w·1_d(y − ȳ_d)/N_d. All are z = w(1_d(a + b·y) − c), with a, b and c the same in all of a domain.
     """
-    domains = sums.weight.shape[1]
-    nothing = np.zeros_like(sums.weight)
-    match statistic:
-        case "mean":
-            a, b, c = -sums.outcome / sums.weight**2, 1 / sums.weight, nothing
-        case "total":
-            a, b, c = nothing, nothing + 1, sums.outcome / sums.population
-        case "count":
-            a, b, c = nothing + 1, nothing, sums.weight / sums.population
-        case "proportion":
-            a, b, c = nothing + 1 / sums.population, nothing, sums.weight / sums.population**2
+    a, b, c = _linearised(statistic, sums)
+    domains = a.shape[1]
     of_stratum = np.bincount(facts.stratum, facts.count, facts.strata)
-    found = nothing
+    found = np.zeros_like(a)
     for stratum in np.flatnonzero(of_stratum > 1):
         own = np.flatnonzero(facts.stratum == stratum)
         inside, size = np.eye(domains)[domain[own]], of_stratum[stratum]
@@ -222,20 +230,39 @@ def _design_variance(
 
 def _within_cells(cells: CellFigures, facts: PublicFacts, domain: Integers, a: Floats, b: Floats, c: Floats) -> Floats:
     """Σ n_c Var z, with z = w(1_d(a + b·y) − c)."""
-    inside = np.eye(a.shape[1])[domain]
-    count, cell = facts.count, facts.cell
+    cell = facts.cell
     mean, outcome, second = (values[:, cell] for values in (cells.weight, cells.outcome, cells.squared_weight))
     tilted, spread = cells.tilted_outcome[:, cell], cells.tilted_variance[:, cell]
+    # E w², E w²y, E w²y², less the squares of E w and E wy
+    of_weight = second - mean**2
+    of_both = second * tilted - mean**2 * outcome
+    of_outcome = second * (tilted**2 + spread) - (mean * outcome) ** 2
+    return _quadratic((of_weight, of_both, of_outcome), facts, domain, a, b, c)
 
-    def total(values: Floats) -> Floats:
-        return np.asarray((values * count) @ inside)
 
-    # E w², E w²y, E w²y², less the squares of E w and E wy, less what a cell's own spread does
-    first, both, last = (values[:, cell] for values in cells.own_spread)
-    of_weight = second - mean**2 * (1 + first)
-    of_both = second * tilted - mean**2 * (outcome * (1 + first) + both)
-    of_outcome = second * (tilted**2 + spread) - mean**2 * (outcome**2 * (1 + first) + 2 * outcome * both + last)
-    own = (a - c) ** 2 * total(of_weight) + 2 * (a - c) * b * total(of_both) + b**2 * total(of_outcome)
-    common = b * total(mean * np.sqrt(last))
-    outside = c**2 * ((of_weight * count).sum(axis=1, keepdims=True) - total(of_weight))
-    return np.asarray(np.maximum(own, 0.0) + outside + common**2 / count.sum())
+def _not_followed(
+    statistic: Statistic, sums: _Sums, cells: CellFigures, facts: PublicFacts, domain: Integers
+) -> Floats:
+    """The part of the design variance that a figure of the model does not have: draw × domain.
+
+    Cells' own spreads move direct figures by chance, and the model's not. The spread of all cells, which the model has,
+    has an error of its own.
+    """
+    a, b, c = _linearised(statistic, sums)
+    weight, outcome = cells.weight[:, facts.cell], cells.outcome[:, facts.cell]
+    first, both, last = (values[:, facts.cell] for values in cells.own_spread)
+    moments = first, outcome * first + both, outcome**2 * first + 2 * outcome * both + last
+    found = _quadratic(tuple(weight**2 * moment for moment in moments), facts, domain, a, b, c)
+    common = b * ((weight * np.sqrt(last) * facts.count) @ np.eye(a.shape[1])[domain])
+    return np.asarray(np.maximum(found - common**2 / facts.count.sum(), 0.0))
+
+
+def _quadratic(
+    moments: tuple[Floats, ...], facts: PublicFacts, domain: Integers, a: Floats, b: Floats, c: Floats
+) -> Floats:
+    """Σ n_c Var z, with z = w(1_d(a + b·y) − c), from the variances and covariance of w and wy in each group."""
+    inside = np.eye(a.shape[1])[domain]
+    of_weight, of_both, of_outcome = ((moment * facts.count) @ inside for moment in moments)
+    whole = of_weight.sum(axis=1, keepdims=True)
+    own = (a - c) ** 2 * of_weight + 2 * (a - c) * b * of_both + b**2 * of_outcome
+    return np.asarray(np.maximum(own, 0.0) + c**2 * (whole - of_weight))

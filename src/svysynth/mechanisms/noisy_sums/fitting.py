@@ -20,7 +20,7 @@ from svysynth.mechanisms.noisy_sums.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, NoisyStatistics, Prior, statistics_of
 from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
 from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
-from svysynth.models.base import Parameters, design_matrix
+from svysynth.models.base import design_matrix
 from svysynth.outline import outlined
 from svysynth.sampler import draw_from
 from svysynth.spec import EstimationSpec, TableSpec
@@ -30,9 +30,6 @@ MAIN_EFFECT = 1.0
 """The spread of a level's effect about the centre, in scales."""
 COEFFICIENT = 2.0
 """The spread of a formula's coefficient, which may be the difference of two levels."""
-
-LABEL = "noisy sums"
-"""The sampler's random stream."""
 
 
 @outlined
@@ -68,14 +65,7 @@ def fit_measurement(
 ) -> Fitted:
     """Draw from the posterior, and compare the model's shape with the noisy histograms, if there are any."""
     model, statistics = describe(measurement, facts, prior, formula)
-    found, verdict = draw_from(model, statistics, streams, draws, LABEL)
-    return fitted_from(found, verdict, measurement, facts, streams)
-
-
-def fitted_from(
-    found: Parameters, verdict: Verdict, measurement: Measurement, facts: PublicFacts, streams: Streams
-) -> Fitted:
-    """What the sampler drew, in the units of the transformed answers, and the shapes compared."""
+    found, verdict = draw_from(model, statistics, streams, draws, "noisy sums")
     drawn = unscaled({name: np.asarray(value) for name, value in found.items()}, measurement)
     if measurement.sizes is not None:
         sizes = draw_sizes(measurement.sizes, facts, len(drawn), streams.words("sizes of cells", 0, 4))

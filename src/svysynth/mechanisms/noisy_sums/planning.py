@@ -41,9 +41,9 @@ MOST_OF_SIZES = 0.25
 """Of ε, for the sizes of cells."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
-COMMON, MISFIT = 0.03, 0.06
+COMMON, MISFIT = 0.03, 0.04
 """Usual errors of a model's means together, and of each mean and count: with real wages and no noise they are about
-that (docs/method.md)."""
+that, or half as large again (docs/method.md)."""
 STEPS = 1000
 """Shares are whole numbers of this fraction, so that they add up exactly."""
 SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280, 360, 450]) / STEPS

@@ -49,8 +49,8 @@ SUM_OF_WEIGHTS = 0.02
 """The spread of log κ's prior, beside what samples give by chance."""
 LEAST_CURVATURE = 0.3
 NEWTON_STEPS = 25
-SHORTER = (1.0, 0.5, 0.25, 0.1, 0.02)
-"""Parts of a Newton step that are tried."""
+DAMPING = (0.0, 0.3, 3.0, 30.0, 300.0, 3000.0)
+"""What is tried beside the curvature in a Newton step; the best step is taken."""
 LKJ = 6.0
 LARGEST_LOG = 50.0
 """Of what is exponentiated: nothing overflows where the sampler looks too far."""
@@ -177,24 +177,28 @@ class NoisyModel:
             return noise + self._without_noise(point, latent, statistics)
 
         slope = jax.grad(density)
+        curvature = jax.jacfwd(slope)
 
         def newton(at: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
             z, value, _before = at
-            values, vectors = jnp.linalg.eigh(-jax.jacfwd(slope)(z))
-            values = jnp.maximum(jnp.abs(values), LEAST_CURVATURE)
-            step = vectors @ ((vectors.T @ slope(z)) / values)
-            tried = z + jnp.array(SHORTER)[:, None] * step
-            found = jax.lax.map(density, tried)
-            found = jnp.where(jnp.isfinite(found), found, -jnp.inf)
-            best = jnp.argmax(found)
-            better = found[best] > value
-            place = jnp.where(better, tried[best], z)
-            return (place, jnp.where(better, found[best], value), vectors / jnp.sqrt(values)), None
+            bent, uphill = -curvature(z), slope(z)
+
+            def damped(by: Array) -> tuple[Array, Array]:
+                root = jnp.linalg.cholesky(bent + by * jnp.eye(len(z)))  # not a number where that is not convex
+                place = z + jax.scipy.linalg.cho_solve((root, True), uphill)
+                found = density(place)
+                return place, jnp.where(jnp.isfinite(found), found, -jnp.inf)
+
+            places, values = jax.lax.map(damped, jnp.array(DAMPING))
+            best = jnp.argmax(values)
+            better = values[best] > value
+            return (jnp.where(better, places[best], z), jnp.where(better, values[best], value), bent), None
 
         start = self._start(statistics)
         begin = start, jnp.array(-jnp.inf), jnp.eye(len(start))
-        (center, _, factor), _ = jax.lax.scan(newton, begin, None, length=NEWTON_STEPS)
-        return Whitening(center, factor)
+        (center, _, bent), _ = jax.lax.scan(newton, begin, None, length=NEWTON_STEPS)
+        values, vectors = jnp.linalg.eigh(bent)
+        return Whitening(center, vectors / jnp.sqrt(jnp.maximum(jnp.abs(values), LEAST_CURVATURE)))
 
     def complete(self, key: Array, z: Array, statistics: NoisyStatistics) -> Parameters:
         """What the true sums of a draw say, in scales: means of the cells, spreads within cells, and the misfit."""
