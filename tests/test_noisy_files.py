@@ -21,7 +21,7 @@ from svysynth.errors import SurveyError
 from svysynth.ledger import open_budget
 from svysynth.manifest import Manifest
 from svysynth.mechanisms.noisy_sums import figures as figuring
-from svysynth.mechanisms.noisy_sums import files as making
+from svysynth.mechanisms.noisy_sums import residuals
 from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
@@ -173,7 +173,7 @@ def test_every_table_of_a_file_is_that_of_its_draw(case):
 @pytest.mark.parametrize("case", ["small cells", "small cells, bounds that cut", "no logarithm, bounds that cut"])
 def test_it_is_so_however_cells_lie_in_blocks(case, block, monkeypatch):
     monkeypatch.setattr(engine, "BLOCK", block)
-    monkeypatch.setattr(making, "BLOCK", block)
+    monkeypatch.setattr(residuals, "BLOCK", block)
     assert_tables_are_the_draws(maker(**CASES[case]), 3)
 
 
@@ -212,7 +212,7 @@ def test_a_file_has_the_public_columns_of_the_survey_in_one_order():
 
 def test_a_file_does_not_depend_on_parts_threads_and_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "BLOCK", 64)
-    monkeypatch.setattr(making, "BLOCK", 64)
+    monkeypatch.setattr(residuals, "BLOCK", 64)
     for case in ({}, {"bounds": NARROW}):
         make = maker(**case)
         expected = make.survey(4).frame

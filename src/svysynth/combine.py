@@ -81,7 +81,7 @@ class Synthetic:
             # A fixed seed, so that anyone can make the tables again: the surveys are synthetic and hide nothing.
             replicates = make_replicates(survey.index, estimation, Streams.seeded(0))
         if self.rules == "imputed":
-            return tabulate_all(survey, tables, estimation, replicates, scaled=True)
+            return tabulate_all(survey, tables, estimation, replicates, scaled=not survey.weight_public)
         # public weights are kept as they are: neither smoothed nor scaled
         full = estimation.standard_errors == "full" and not survey.weight_public
         found = tabulate_all(survey, tables, estimation, replicates)

@@ -64,8 +64,8 @@ def no_public_weights(spec: Spec) -> list[Finding]:
         Finding(
             "survey.weight_public",
             f"the mechanism '{spec.privacy.mechanism}' ({spec.privacy.guarantee}) has no form for public weights",
-            "fbp models how weights arise, and a global guarantee protects them in any case",
-            "use mechanism = 'fbs' with guarantee = 'asymptotic', or leave survey.weight_public out",
+            "it models how weights arise, or protects them in any case",
+            "use mechanism = 'fbs', or guarantee = 'global' with 'fbs' or 'fbp', or leave survey.weight_public out",
             stops=True,
         )
     ]

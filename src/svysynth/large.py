@@ -87,7 +87,7 @@ class LargeSurvey(Survey):
         return Derived(partial(look_up, table=self._cell_of_group(columns)), (self.group,))
 
     def model_cells(self) -> tuple[Integers, Floats | None, Column]:
-        """The cells that have records; public weights are not worked on from disk."""
+        """The cells that have records; no model of public weights is made from disk."""
         cells, cell = self.present_cells(self.public)
         return cells, None, cell
 
@@ -109,7 +109,7 @@ class LargeSurvey(Survey):
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
         roles = self.outcome, self.design, self.public, self.transform, self.population_total, self.codes
-        return Survey(frame.select(self.frame.columns), *roles)
+        return Survey(frame.select(self.frame.columns), *roles, self.weight_public)
 
     def with_weights(self, weights: Column) -> Survey:
         """The same survey with other weights."""
@@ -151,7 +151,8 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> LargeSurvey:
         column.write(0, survey.values(name))
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, np.searchsorted(np.unique(key), key))
-    return _of_parts(survey, survey.groups, columns, group, folder, engine)
+    groups = replace(survey, weight_public=False).groups  # of cells and strata, as the numbers are
+    return _of_parts(survey, groups, columns, group, folder, engine)
 
 
 def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, ...] = ()) -> LargeSurvey:
@@ -176,7 +177,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     for _ in engine.map(write, list(zip(parts, offsets, strict=True))):
         pass
     design = Design(spec.weight, spec.strata)
-    like = Survey(pl.DataFrame(), spec.outcome, design, spec.public, spec.transform, spec.population_total, codes)
+    roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
+    like = Survey(pl.DataFrame(), *roles)
     return _of_parts(like, groups, columns, place, folder, engine)
 
 
@@ -259,7 +261,10 @@ def _of_parts(
 ) -> LargeSurvey:
     names = [*groups.frame.columns, *columns]
     frame = groups.frame.clear().with_columns(pl.Series(name, [], dtype=pl.Float64) for name in columns).select(names)
-    roles = like.outcome, like.design, like.public, like.transform, like.population_total, like.codes
+    roles = (
+        *(like.outcome, like.design, like.public, like.transform, like.population_total, like.codes),
+        like.weight_public,
+    )
     return LargeSurvey(frame, *roles, engine=engine, scratch=folder, columns=columns, group=group, public_part=groups)
 
 

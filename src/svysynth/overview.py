@@ -25,6 +25,7 @@ class Overview:
     smallest_cell: int
     sum_of_weights: float
     population_total: float | None
+    weight_public: bool
     correlation: float | None
     """Pearson correlation of the (transformed) outcome and the log weight; None when either does not vary."""
 
@@ -53,6 +54,7 @@ def overview(survey: Survey) -> Overview:
         smallest_cell=int(sizes.min()),
         sum_of_weights=float(survey.weights.sum()),
         population_total=survey.population_total,
+        weight_public=survey.weight_public,
         correlation=_correlation(survey),
     )
 

@@ -310,7 +310,8 @@ class Spec(Section):
     def _scales_that_are_constants_are_given(self) -> Self:
         """The weights' spread too: a usual one would do for a simulation, and here noise and bias depend on it."""
         given = set() if self.standin is None else self.standin.model_fields_set
-        missing = [name for name in ("mean", "spread", "weight_spread") if name not in given]
+        needed = ("mean", "spread") if self.survey.weight_public else ("mean", "spread", "weight_spread")
+        missing = [name for name in needed if name not in given]
         if self.privacy is not None and self.privacy.scales == "standin" and missing:
             remedy = "add them from public knowledge (svysynth constants helps), or leave 'privacy.scales' out"
             raise clash(f"'privacy.scales' is 'standin', and [standin] lacks {', '.join(missing)}: {remedy}")

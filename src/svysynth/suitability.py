@@ -284,10 +284,8 @@ def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
 def _beyond_bounds(survey: Survey, bounds: BoundsSpec) -> list[Finding]:
     """Public bounds that cut into the data, for the reviewer: noise does not show that bias."""
     found = []
-    for name, column, (low, high) in (
-        ("outcome", survey.outcome_values, bounds.outcome),
-        ("weight", survey.weights, bounds.weight),
-    ):
+    columns = [("outcome", survey.outcome_values, bounds.outcome), ("weight", survey.weights, bounds.weight)]
+    for name, column, (low, high) in columns[: 1 if survey.weight_public else 2]:
         beyond = sum(map_blocks(survey.engine, _Beyond(column, low, high), len(survey))) / len(survey)
         if beyond > CUT:
             problem = f"more than {CUT:.0%} of the records lie beyond it"

@@ -89,6 +89,7 @@ def public_page(release: Release) -> str:
         population=synthetic.rules == "population",
         full=_full_errors(release),
         imputed=synthetic.rules == "imputed",
+        weight_public=spec.survey.weight_public,
         two_columns=shlex.quote(",".join(spec.survey.public[:2])),
         formula=spec.model.formula or " + ".join(spec.survey.public),
         exact=estimation.variance == "taylor",
@@ -230,7 +231,8 @@ def _promise(release: Release) -> list[tuple[str, str]]:
     ]
     if privacy is not None and privacy.bounds is not None:
         (low, high), (least, most) = privacy.bounds.outcome, privacy.bounds.weight
-        found.append(("Public bounds", f"outcome {low:,.10g} to {high:,.10g}, weight {least:,.10g} to {most:,.10g}"))
+        of_weight = "" if release.spec.survey.weight_public else f", weight {least:,.10g} to {most:,.10g}"
+        found.append(("Public bounds", f"outcome {low:,.10g} to {high:,.10g}{of_weight}"))
     return [(name, value) for name, value in found if value]
 
 
@@ -351,6 +353,8 @@ def snippets(release: Release) -> Mapping[str, str]:
         "population": synthetic.rules == "population",
         "full": _full_errors(release),
         "imputed": synthetic.rules == "imputed",
+        # whether weights add up to one known total
+        "calibrated": _full_errors(release) or (synthetic.rules == "imputed" and not spec.survey.weight_public),
         "weight_public": spec.survey.weight_public,
         "lonely": spec.estimation.lonely,
         "confidence": spec.estimation.confidence,
@@ -380,7 +384,7 @@ def _stata(
     names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
     lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
     options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
-    options += ["poststrata(one) postweight(known)"] if content["full"] or content["imputed"] else []
+    options += ["poststrata(one) postweight(known)"] if content["calibrated"] else []
     return {
         "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",
         "variables": list(names.items()),

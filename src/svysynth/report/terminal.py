@@ -79,7 +79,7 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
 
 def _population(overview: Overview) -> str:
     if overview.population_total is None or overview.weight_excess is None:
-        return "not declared (a release needs it)"
+        return "not declared" + ("" if overview.weight_public else " (a release needs it)")
     side = "above" if overview.weight_excess >= 0 else "below"
     return f"{overview.population_total:,.10g} (the sum of weights is {abs(overview.weight_excess):.2%} {side})"
 

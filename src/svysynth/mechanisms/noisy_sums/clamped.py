@@ -10,8 +10,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from svysynth.groups import Floats, Integers
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement, weighted_numbers
 from svysynth.mechanisms.noisy_sums.scaling import weighted_excess
+from svysynth.mechanisms.noisy_sums.weights import MOST_SCORE, KnownWeights
 
 MOST_CORRELATION = 0.9
 QUANTILES = 100
@@ -34,3 +36,28 @@ def lost_to_clamping(measurement: Measurement, size: Integers) -> Floats:
     whole = np.stack(weighted_excess(t, v, scaling, measurement.transform)[: len(kept)])
     level = measurement.weighted
     return np.asarray(np.bincount(level.place, size)[:, None] * (whole - kept).mean(axis=1))
+
+
+def lost_given_weights(measurement: Measurement, facts: PublicFacts) -> Floats:
+    """The same in each row where weights are public: each of them loses what normal outcomes lose with it."""
+    weights, scaling = facts.weights, measurement.scaling
+    if weights is None:
+        raise ValueError("the weights are not public")
+    v, (first, *across) = weights.log, measurement.squares.astype(float)
+    correlation, score = 0.0, np.zeros(1)
+    grid = np.linspace(v.min(), v.max(), QUANTILES)
+    if across:
+        known = KnownWeights.of(weights, facts, measurement.step)
+        root = np.sqrt(max(first, 1) * known.scatter) / measurement.step
+        correlation = np.clip(across[0] / root, -MOST_CORRELATION, MOST_CORRELATION)
+        score = np.clip((grid - scaling.weight.centre) / scaling.weight.width, -MOST_SCORE, MOST_SCORE)[:, None]
+    nodes = ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES)
+    off = correlation * score + np.sqrt(1 - correlation**2) * nodes
+    t = (scaling.outcome.centre + scaling.outcome.width * np.broadcast_to(off, (QUANTILES, QUANTILES))).ravel()
+    each = np.repeat(grid, QUANTILES)
+    kept = weighted_numbers(t, each, scaling, measurement.transform, both=False)[0] * measurement.weighted_step
+    whole, _ = weighted_excess(t, each, scaling, measurement.transform)
+    lost = np.interp(v, grid, (whole - kept).reshape(QUANTILES, QUANTILES).mean(axis=1))
+    level = measurement.weighted
+    row = level.place[facts.cell[weights.group]]
+    return np.asarray(np.bincount(row, lost * weights.count, len(level.sums)))

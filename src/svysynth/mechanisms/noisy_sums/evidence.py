@@ -44,7 +44,8 @@ class MeasurementEvidence:
         """One: the parts of ε, the scales that were found, the shapes and the diagnostics."""
         measurement, fitted, plan = self.measurement, self.fitted, self.measurement.plan
         parts = [("sizes of cells", plan.sizes)] if plan.sizes else []
-        parts += [("two histograms", 2 * plan.histogram)] if plan.histogram else []
+        name = "the histogram" if plan.weights_public else "two histograms"
+        parts += [(name, plan.histograms * plan.histogram)] if plan.histogram else []
         parts += [("sums of squares", plan.squares)]
         parts += [(f"sums by {' and '.join(columns) or 'nothing'}", part) for columns, part in plan.levels]
         parts += [(f"weighted sums by {' and '.join(plan.weighted.columns) or 'nothing'}", plan.weighted.epsilon)]
@@ -52,7 +53,7 @@ class MeasurementEvidence:
         for name, scale, shape in (
             ("outcome", measurement.scaling.outcome, fitted.outcome_shape),
             ("weight", measurement.scaling.weight, fitted.weight_shape),
-        ):
+        )[: plan.histograms]:
             rows.append((f"Centre and scale of the {name}", f"{scale.centre:.4g}, {scale.width:.4g}"))
             found = NOT_CHECKED
             if shape is not None:

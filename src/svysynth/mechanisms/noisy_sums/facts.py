@@ -1,7 +1,8 @@
 """Public facts: the cells of the public columns, the strata, and how many records each has.
 
 Where whole records are protected the cells are all combinations of declared levels, and sizes are noisy (`sizes.py`).
-What follows a measurement takes these and the measurement, and nothing else of the survey.
+Weights that are declared public are facts too (`weights.py`). What follows a measurement takes these and the
+measurement, and nothing else of the survey.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from svysynth.groups import Floats, Integers, group_ids
+from svysynth.mechanisms.noisy_sums.weights import PublicWeights, weights_of
 from svysynth.outline import outlined
 from svysynth.store import Column
 from svysynth.survey import Survey
@@ -33,6 +35,8 @@ class PublicFacts:
     """Of each group."""
     count: Integers
     """Records of each group."""
+    weights: PublicWeights | None = None
+    """None where weights are confidential."""
 
     def __len__(self) -> int:
         return int(self.count.sum())
@@ -50,6 +54,10 @@ class PublicFacts:
     def strata(self) -> int:
         """How many there are."""
         return int(self.stratum.max()) + 1
+
+    def by_group(self) -> PublicFacts:
+        """The same with each group as a cell of its own."""
+        return replace(self, codes=self.codes[self.cell], cell=np.arange(len(self.cell)))
 
     def rows(self, columns: Sequence[str]) -> Integers:
         """For each cell its row among the combinations of some columns that have records."""
@@ -77,9 +85,12 @@ def facts_of(survey: Survey) -> PublicFacts:
     labels = {column: survey.levels(column) for column in survey.public}
     cells, _ = survey.present_cells(survey.public)
     codes = np.array(np.unravel_index(cells, [len(levels) for levels in labels.values()])).T
-    groups = replace(survey, weight_public=False).groups  # weights are no part of the facts
+    groups = replace(survey, weight_public=False).groups  # of cells and strata, whatever the weights
     stratum: Integers = np.zeros(len(groups.count), np.int64)
     if survey.design.strata:
         key = groups.frame[survey.design.strata].to_physical().to_numpy()
         stratum = group_ids(key, int(key.max()) + 1)[1].astype(np.int64)
-    return PublicFacts(labels, codes, groups.cell, stratum, groups.count)
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count)
+    if not survey.weight_public:
+        return facts
+    return replace(facts, weights=weights_of(survey, cell_of_record(survey, facts), facts))

@@ -15,6 +15,9 @@ out.
 
 Where sizes of cells were measured with noise each draw has sizes of its own, the design variance is that of the noisy
 sizes, and a row in which these have no records has no mean.
+
+Where weights are public they are taken as they are: counts and proportions are exact (`counts.py`), weighted means are
+by the known weights, group by group, and nothing is scaled to a total.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ import polars as pl
 from svysynth.combine import ROUNDING
 from svysynth.groups import Floats, Integers
 from svysynth.linearization import estimate
+from svysynth.mechanisms.noisy_sums.counts import ExactCounts
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.weights import KnownWeights, Tilt
 from svysynth.outline import outlined
 from svysynth.spec import EstimationSpec, Statistic, TableSpec, Transform
 from svysynth.tables import Layout, finish_table
@@ -46,7 +51,10 @@ LARGEST_VARIANCE = 10.0
 @outlined
 @dataclass(frozen=True, eq=False)
 class CellDraws:
-    """What each draw says of each cell, in the units of the transformed answers: draw × cell, or one for each draw."""
+    """What each draw says of each cell, in the units of the transformed answers: draw × cell, or one for each draw.
+
+    Where weights are public what is said of them is empty, and the covariance is that of t and the scores of weights.
+    """
 
     outcome_mean: Floats
     weight_mean: Floats
@@ -71,6 +79,18 @@ class CellDraws:
 def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
     """Draws in scales, as draws in the units of the transformed answers."""
     (first, second), (width, other) = measurement.scaling.centres, measurement.scaling.widths
+    if measurement.plan.weights_public:
+        within = found["mean_square"]
+        nothing = np.empty((len(within), 0))
+        return CellDraws(
+            first + width * found["outcome_mean"],
+            nothing,
+            found["outcome_misfit"] * (1.0 if measurement.transform == "log" else width),
+            nothing,
+            width**2 * within[:, 0],
+            nothing,
+            width * within[:, 1:].sum(axis=1),  # none where weights are constant within cells
+        )
     spread = found["spread"]
     s_t, s_v = width * spread[:, 0], other * spread[:, 1]
     return CellDraws(
@@ -101,6 +121,8 @@ class CellFigures:
     """What one record's t², tv and v² beside those of the model add to variances: of log w̄, of log w̄ and ȳ, of ȳ."""
     size: Floats
     """Records: draw × cell, or of each cell where sizes are public."""
+    scaled: bool = True
+    """Whether weights are scaled to a known total."""
 
 
 def cell_figures(
@@ -135,6 +157,34 @@ def _own_spread(draws: CellDraws, transform: Transform) -> tuple[Floats, Floats,
     return of_weight, of_both, of_outcome
 
 
+def figures_given_weights(
+    draws: CellDraws, facts: PublicFacts, step: float, transform: Transform, bounds: tuple[float, float]
+) -> CellFigures:
+    """What every group looks like under every draw, with the public weights as they are: draw × group."""
+    if facts.weights is None:
+        raise ValueError("the weights are not public")
+    known = KnownWeights.of(facts.weights, facts, step)
+    slope = np.zeros((len(draws), 1))
+    if known.scatter:
+        slope = draws.covariance[:, None] * ((len(facts) - len(facts.codes)) / known.scatter)
+    variance = np.maximum(draws.outcome_variance[:, None] - slope * draws.covariance[:, None], 0.0)
+    level = (draws.outcome_mean + draws.outcome_misfit)[:, facts.cell]
+
+    def mean(tilt: Tilt) -> Floats:
+        tilted = level + slope * tilt.mean
+        if transform == "log":
+            tilted = np.exp(np.minimum(tilted + (variance + slope**2 * tilt.variance) / 2, LARGEST_EXPONENT))
+        return np.asarray(np.clip(tilted, *bounds))
+
+    tilted, spread = mean(known.squared_tilt), variance + slope**2 * known.squared_tilt.variance
+    if transform == "log":
+        spread = tilted**2 * np.expm1(np.minimum(spread, LARGEST_VARIANCE))
+    weight, squared = (np.broadcast_to(sums / facts.count, level.shape) for sums in (known.weight, known.squared))
+    nothing, records = np.zeros_like(level), facts.count.astype(float)
+    own = nothing, nothing, nothing  # the weights of a cell are what they are, and all of the design variance stays
+    return CellFigures(weight, mean(known.tilt), squared, tilted, spread, own, records, scaled=False)
+
+
 def tables_of_draws(
     cells: CellFigures, facts: PublicFacts, tables: Sequence[TableSpec], estimation: EstimationSpec
 ) -> pl.DataFrame:
@@ -142,21 +192,28 @@ def tables_of_draws(
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     chosen = [list(facts.labels).index(column) for column in columns]
     levels = facts.codes[facts.cell][:, chosen]
+    exact = ExactCounts.of(facts)
     frames = []
     for table in tables:
         layout = Layout.of(table, columns, facts)
         for statistic in table.statistics:
             value = np.full(layout.rows, np.nan if statistic == "mean" else 0.0)
             variance, count = value.copy(), np.zeros(layout.rows, np.int64)
+            known = exact if statistic in ("count", "proportion") else None
             for row in layout.domains(levels):
                 filled, domain = np.unique(row, return_inverse=True)
-                found, spread = _figures(statistic, cells, facts, domain)
-                value[filled], variance[filled] = found, np.where(spread > (ROUNDING * found) ** 2, spread, 0.0)
+                if known is None:
+                    found, spread = _figures(statistic, cells, facts, domain)
+                    spread = np.where(spread > (ROUNDING * found) ** 2, spread, 0.0)
+                else:
+                    found, spread = known(statistic, domain, estimation.lonely)
+                value[filled], variance[filled] = found, spread
                 count[filled] = np.bincount(domain, facts.count, len(filled)).astype(np.int64)
             if statistic == "mean":
                 value[count == 0] = variance[count == 0] = np.nan
             labels = layout.label_columns(columns)
-            frames.append(finish_table(table.title, statistic, labels, value, variance, count, np.inf, estimation))
+            df = np.inf if known is None else float(known.index.degrees_of_freedom)
+            frames.append(finish_table(table.title, statistic, labels, value, variance, count, df, estimation))
     return pl.concat(frames)
 
 
@@ -188,14 +245,14 @@ class _Sums:
         return cls(weight @ inside, (weight * cells.outcome) @ inside, weight.sum(axis=1, keepdims=True))
 
 
-def _linearised(statistic: Statistic, sums: _Sums) -> tuple[Floats, Floats, Floats]:
+def _linearised(statistic: Statistic, sums: _Sums, scaled: bool) -> tuple[Floats, Floats, Floats]:
     """a, b and c of the linearised values z = w(1_d(a + b·y) − c): draw × domain."""
     nothing = np.zeros_like(sums.weight)
     match statistic:
         case "mean":
             return -sums.outcome / sums.weight**2, 1 / sums.weight, nothing
         case "total":
-            return nothing, nothing + 1, sums.outcome / sums.population
+            return nothing, nothing + 1, scaled * sums.outcome / sums.population
         case "count":
             return nothing + 1, nothing, sums.weight / sums.population
         case "proportion":
@@ -211,7 +268,7 @@ def _design_variance(
     the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that of a mean is
     w·1_d(y − ȳ_d)/N_d. All are z = w(1_d(a + b·y) − c), with a, b and c the same in all of a domain.
     """
-    a, b, c = _linearised(statistic, sums)
+    a, b, c = _linearised(statistic, sums, cells.scaled)
     domains = a.shape[1]
     of_stratum = np.bincount(facts.stratum, facts.count, facts.strata)
     found = np.zeros_like(a)
@@ -248,7 +305,7 @@ def _not_followed(
     Cells' own spreads move direct figures by chance, and the model's not. The spread of all cells, which the model has,
     has an error of its own.
     """
-    a, b, c = _linearised(statistic, sums)
+    a, b, c = _linearised(statistic, sums, cells.scaled)
     weight, outcome = cells.weight[:, facts.cell], cells.outcome[:, facts.cell]
     first, both, last = (values[:, facts.cell] for values in cells.own_spread)
     moments = first, outcome * first + both, outcome**2 * first + 2 * outcome * both + last

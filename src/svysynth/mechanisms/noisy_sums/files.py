@@ -14,6 +14,9 @@ the two.
 Where sizes of cells were measured with noise the file has as many rows as the noisy sizes say, and the weights of a
 cell add up to what the draw says of it with the size that it drew; a cell without rows has none of the total.
 
+Where weights are public each row has its own, as it is, in its group and in ascending order. The residual of t goes
+with the score of the weight as far as the draw says, and what it has beside is orthogonal to the scores.
+
 Residuals come from a seed that is published. Whoever has the measurement, the draws and the seed can make the files of
 a release again, and further ones of other draws: all of it is post-processing, and costs no ε.
 """
@@ -30,12 +33,22 @@ import numpy as np
 import polars as pl
 
 from svysynth.design import Design
-from svysynth.engine import BLOCK, LOCAL, Engine, block_slices, map_blocks
+from svysynth.engine import LOCAL, Engine, block_slices, map_blocks
 from svysynth.groups import Booleans, Floats, Integers
 from svysynth.large import survey_of_columns
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.figures import LARGEST_VARIANCE, CellDraws, cell_figures
+from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures, figures_given_weights
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.residuals import (
+    FileRows,
+    Normal,
+    Residual,
+    Scored,
+    cell_starts,
+    match_covariance,
+    match_scores,
+)
+from svysynth.mechanisms.noisy_sums.weights import KnownWeights, PublicWeights
 from svysynth.outline import outlined
 from svysynth.releases import MICRODATA_DIGITS, as_published
 from svysynth.spec import Transform
@@ -87,12 +100,14 @@ class FileMaker:
 
     def __call__(self, draw: int) -> FileOfDraw:
         """The file of a draw, counted from 1."""
+        if self.facts.weights is not None:
+            return self._with_weights(draw, self.facts.weights)
         measurement, facts = self.measurement, self.facts
         one = self.drawn.only(np.array([draw - 1]))
         bounds = measurement.bounds.outcome
         target = cell_figures(one, facts.size, measurement.population_total, measurement.transform, bounds)
-        normal = _Normal(Streams(self.seed), draw, _Rows.of(facts))
-        residual = _match(normal, one, facts.size, measurement.transform, self.engine)
+        normal = Normal(Streams(self.seed), draw, FileRows.of(facts))
+        residual = match_covariance(normal, one, facts.size, measurement.transform, self.engine)
         within = _Values(residual, measurement.transform, bounds)
         sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), len(facts.codes))
         total = np.where(facts.size > 0, (target.weight * target.size)[0], 0.0)
@@ -100,12 +115,27 @@ class FileMaker:
         place = _places(within, sums, target.outcome[0], self.engine, len(facts))
         return FileOfDraw(within, scale, place)
 
+    def _with_weights(self, draw: int, weights: PublicWeights) -> FileOfDraw:
+        """The same where weights are public."""
+        measurement, facts, cells = self.measurement, self.facts, len(self.facts.codes)
+        transform, bounds = measurement.transform, measurement.bounds.outcome
+        one = self.drawn.only(np.array([draw - 1]))
+        groups = figures_given_weights(one, facts, measurement.step, transform, bounds)
+        weight = groups.weight[0] * facts.count
+        target = np.bincount(facts.cell, weight * groups.outcome[0], cells) / np.bincount(facts.cell, weight, cells)
+        score = KnownWeights.of(weights, facts, measurement.step).score
+        normal = Scored(Streams(self.seed), draw, FileRows.of(facts), weights, score)
+        residual = match_scores(normal, one, facts.size, transform, self.engine)
+        within = _GivenValues(residual, transform, bounds, weights)
+        sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), cells)
+        return FileOfDraw(within, np.ones(cells), _places(within, sums, target, self.engine, len(facts)))
+
     def survey(self, draw: int) -> Survey:
         """The file as a survey, in memory or in the scratch folder."""
         groups = self.groups
         roles = self.outcome, Design(SMOOTHED, self.strata), tuple(self.facts.labels), self.measurement.transform
-        total = self.measurement.population_total
-        like = Survey(groups.frame.clear(), *roles, total, engine=self.engine, scratch=self.scratch)
+        total, public = self.measurement.population_total, self.facts.weights is not None
+        like = Survey(groups.frame.clear(), *roles, total, {}, public, self.engine, self.scratch)
         return survey_of_columns(like, groups, self(draw), (SMOOTHED,), f"synthetic-{draw}")
 
     def frames(self, draw: int, ranges: Sequence[range]) -> Iterator[pl.DataFrame]:
@@ -152,96 +182,6 @@ def _rounded(values: Floats) -> Floats:
     return pl.Series(values).round_sig_figs(MICRODATA_DIGITS).to_numpy()
 
 
-# --- residuals ---
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows of a file: those of a group follow one another, and so do those of a cell."""
-
-    ends: Integers
-    """Where each group's rows end."""
-    cell: Integers
-    """Of each group."""
-
-    @classmethod
-    def of(cls, facts: PublicFacts) -> _Rows:
-        if (np.diff(facts.cell) < 0).any():
-            raise ValueError("groups are not in the order of cells")
-        return cls(np.cumsum(facts.count), facts.cell)
-
-    def __call__(self, piece: slice) -> tuple[Integers, Integers]:
-        """Group and cell of each row."""
-        group = np.searchsorted(self.ends, np.arange(piece.start, piece.stop), side="right")
-        return group, self.cell[group]
-
-
-@outlined
-@dataclass(frozen=True)
-class _Normal:
-    """Two standard normal numbers for each row. Those of a block depend on draw and block, and on nothing else."""
-
-    streams: Streams
-    draw: int
-    rows: _Rows
-
-    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
-        """Group, cell and the numbers of each row."""
-        generator = self.streams.generator(f"rows of draw {self.draw}", piece.start // BLOCK)
-        return *self.rows(piece), generator.standard_normal((2, piece.stop - piece.start))
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class _Residual:
-    """Residuals of t and v: normal numbers, centred in their cell and brought to a scatter."""
-
-    normal: _Normal
-    centre: Floats
-    """2 × cell."""
-    factor: Floats
-
-    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
-        group, cell, z = self.normal(piece)
-        return group, cell, self.factor @ (z - self.centre[:, cell])
-
-
-def _match(normal: _Normal, one: CellDraws, size: Integers, transform: Transform, engine: Engine) -> _Residual:
-    """Residuals with the covariance that a draw says is within cells."""
-    blocks = map_blocks(engine, _Scatter(normal), int(size.sum()))
-    sums, scatter = np.zeros((2, len(size))), np.zeros((2, 2))
-    for cells, own, products in blocks:
-        sums[:, cells] += own
-        scatter += products
-    centre = sums / np.maximum(size, 1)
-    scatter -= (centre * size) @ centre.T
-    variances = np.array([one.outcome_variance[0], one.weight_variance[0]])
-    correlation = float(np.clip(one.covariance[0] / math.sqrt(variances.prod()), -1, 1))
-    spread = np.sqrt(np.minimum(variances, [LARGEST_VARIANCE if transform == "log" else np.inf, LARGEST_VARIANCE]))
-    wanted = np.array([[spread[0], 0.0], [correlation * spread[1], math.sqrt(1 - correlation**2) * spread[1]]])
-    freedom = size.sum() - (size > 0).sum()
-    return _Residual(normal, centre, math.sqrt(freedom) * wanted @ np.linalg.inv(np.linalg.cholesky(scatter)))
-
-
-@outlined
-@dataclass(frozen=True)
-class _Scatter:
-    """Of a block: its cells, the sums of the normal numbers in each, and the sums of their products."""
-
-    normal: _Normal
-
-    def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats]:
-        _, cell, z = self.normal(piece)
-        starts = _starts(cell)
-        return cell[starts], np.add.reduceat(z, starts, axis=1), z @ z.T
-
-
-def _starts(cell: Integers) -> Integers:
-    """Where the rows of a cell begin in a block."""
-    return np.flatnonzero(np.diff(cell, prepend=-1))
-
-
 # --- weights and outcomes ---
 
 
@@ -250,7 +190,7 @@ def _starts(cell: Integers) -> Integers:
 class _Values:
     """What rows have before their cell's factors: exp(e_t), or e_t, and exp(e_v)."""
 
-    residual: _Residual
+    residual: Residual
     transform: Transform
     bounds: tuple[float, float]
 
@@ -269,6 +209,19 @@ class _Values:
     def place_of(self, base: Floats, outcome: Floats | float) -> Floats:
         """The factor, or the shift, that brings a base to an outcome."""
         return np.asarray(outcome / base if self.transform == "log" else outcome - base)
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _GivenValues(_Values):
+    """The same where weights are public: the row's own in the place of exp(e_v)."""
+
+    weights: PublicWeights
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats, Floats]:
+        group, cell, (t,) = self.residual(piece)
+        weight = self.weights.value[self.weights.of_rows(piece)]
+        return group, cell, np.exp(t) if self.transform == "log" else t, weight
 
 
 @outlined
@@ -304,7 +257,7 @@ class _Sums:
 
     def __call__(self, piece: slice) -> tuple[Integers, Floats]:
         _, cell, base, weight = self.within(piece)
-        starts = _starts(cell)
+        starts = cell_starts(cell)
         sums = np.add.reduceat(np.stack([weight, weight * base]), starts, axis=1)
         ends = np.minimum.reduceat(base, starts), np.maximum.reduceat(base, starts)
         return cell[starts], np.concatenate([sums, np.stack(ends)])
@@ -349,7 +302,7 @@ class _Moved:
 
     def __call__(self, piece: slice) -> tuple[Integers, Floats]:
         _, cell = self.within.residual.normal.rows(piece)
-        starts = _starts(cell)
+        starts = cell_starts(cell)
         if not self.cells[cell[starts]].any():
             return np.empty(0, np.int64), np.empty((2, 0))
         _, cell, base, weight = self.within(piece)

@@ -14,10 +14,18 @@ import polars as pl
 
 from svysynth.diagnostics import Verdict
 from svysynth.formula import parse_formula
+from svysynth.mechanisms.noisy_sums.density import Prior
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures, tables_of_draws, unscaled
+from svysynth.mechanisms.noisy_sums.figures import (
+    CellDraws,
+    cell_figures,
+    figures_given_weights,
+    tables_of_draws,
+    unscaled,
+)
+from svysynth.mechanisms.noisy_sums.given_weights import GivenStatistics, GivenWeights, given_statistics
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, NoisyStatistics, Prior, statistics_of
+from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, NoisyStatistics, statistics_of
 from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
 from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
 from svysynth.models.base import design_matrix
@@ -46,7 +54,7 @@ class Fitted:
 
 def describe(
     measurement: Measurement, facts: PublicFacts, prior: Prior, formula: str | None
-) -> tuple[NoisyModel, NoisyStatistics]:
+) -> tuple[NoisyModel, NoisyStatistics] | tuple[GivenWeights, GivenStatistics]:
     """The posterior, and what it needs."""
     if formula is None:
         x = facts.indicators()
@@ -55,9 +63,11 @@ def describe(
         positions = {column: facts.codes[:, number] for number, column in enumerate(facts.labels)}
         x, _ = design_matrix(positions, facts.labels, parse_formula(formula, tuple(facts.labels)))
         spread, deviations = np.full(x.shape[1], COEFFICIENT), False
-    return NoisyModel(prior, deviations, measurement.transform), statistics_of(
-        measurement, np.maximum(facts.size, 1), x, spread
-    )
+    size, choices = np.maximum(facts.size, 1), (prior, deviations, measurement.transform)
+    if measurement.plan.weights_public:
+        model = GivenWeights(*choices, scores=len(measurement.squares) > 1)
+        return model, given_statistics(measurement, facts, size, x, spread)
+    return NoisyModel(*choices), statistics_of(measurement, size, x, spread)
 
 
 def fit_measurement(
@@ -83,5 +93,8 @@ def tables_of(
 ) -> pl.DataFrame:
     """The requested tables."""
     total, bounds = measurement.population_total, measurement.bounds.outcome
+    if facts.weights is not None:
+        groups = figures_given_weights(drawn, facts, measurement.step, measurement.transform, bounds)
+        return tables_of_draws(groups, facts.by_group(), tables, estimation)
     cells = cell_figures(drawn, facts.size, total, measurement.transform, bounds)
     return tables_of_draws(cells, facts, tables, estimation)

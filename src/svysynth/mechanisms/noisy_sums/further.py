@@ -18,14 +18,23 @@ from svysynth.engine import frame_ranges
 from svysynth.errors import SurveyError, did_you_mean
 from svysynth.files import open_data, read_columns, write_parts
 from svysynth.formats.parquet import count_rows, read_rows
-from svysynth.manifest import Manifest, PrivacyFacts
+from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import tables_of
 from svysynth.mechanisms.noisy_sums.measurement import Measurement, NoisySizes
-from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, read_draws, read_files, read_measurement
+from svysynth.mechanisms.noisy_sums.published import (
+    DRAWS,
+    MEASUREMENT,
+    WEIGHTS,
+    read_draws,
+    read_files,
+    read_measurement,
+    read_weights,
+)
 from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import facts_of_noisy
+from svysynth.mechanisms.noisy_sums.weights import PublicWeights
 from svysynth.microdata import file_name, same_text, wrong
 from svysynth.outline import outlined
 from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded
@@ -34,6 +43,8 @@ from svysynth.synthesis import choose_draws
 
 LAST_DIGIT = 1.001 * 10.0 ** (1 - MICRODATA_DIGITS)
 """Published numbers may differ by one in their last digit: floats depend a little on the machine."""
+ROUNDING = 1e-9
+"""So may sums that are made again, in their last digits."""
 
 
 @outlined
@@ -49,7 +60,8 @@ class FromPublic:
     def read(cls, public: Path, manifest: Manifest) -> FromPublic:
         """What a public folder says; it has to be the manifest's."""
         text = (public / MEASUREMENT).read_bytes()
-        measurement, facts = read_measurement(text)
+        weights = read_weights((public / WEIGHTS).read_bytes()) if manifest.survey.weight_public else None
+        measurement, facts = read_measurement(text, weights)
         _check_measurement(measurement, facts, manifest)
         drawn, plan = read_draws((public / DRAWS).read_bytes(), len(facts.codes)), read_files(text)
         files = manifest.privacy.datasets
@@ -134,13 +146,14 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
     survey, privacy = manifest.survey, manifest.privacy
     same = (
         measurement.records == len(facts) == survey.records
-        and measurement.population_total == survey.population_total
+        and _has_total_of(survey, measurement, facts.weights)
         and measurement.transform == survey.transform
         and measurement.bounds == privacy.bounds
         and dict(facts.labels) == survey.levels
         and float(measurement.plan.epsilon) <= privacy.epsilon
         and (measurement.plan.sizes > 0) == (measurement.sizes is not None) == (privacy.protect == "record")
         and (measurement.sizes is None or _is_declared(measurement.sizes, facts))
+        and (facts.weights is None or _is_of_groups(facts.weights, facts))
         and _has_scales_of(privacy, measurement)
     )
     if not same:
@@ -152,8 +165,24 @@ def _has_scales_of(privacy: PrivacyFacts, measurement: Measurement) -> bool:
     scaling, constants, measured = measurement.scaling, privacy.constants, measurement.plan.histogram > 0
     if constants is None:
         return measured and privacy.scales == "histograms"
-    same = (scaling.outcome, scaling.weight) == public_scales(constants)
+    outcome, weight = public_scales(constants)
+    same = scaling.outcome == outcome and (measurement.plan.weights_public or scaling.weight == weight)
     return same and not measured and privacy.scales == "standin"
+
+
+def _has_total_of(survey: SurveyFacts, measurement: Measurement, weights: PublicWeights | None) -> bool:
+    """Whether the total is the declared one; or, with the weight's scale, what the public weights give."""
+    if weights is None:
+        return measurement.population_total == survey.population_total
+    scale = measurement.scaling.weight
+    found = np.array([weights.total, weights.scale.centre, weights.scale.width])
+    return np.allclose(found, [measurement.population_total, scale.centre, scale.width], rtol=ROUNDING, atol=ROUNDING)
+
+
+def _is_of_groups(weights: PublicWeights, facts: PublicFacts) -> bool:
+    """Whether each group has as many weights as records."""
+    counts = np.bincount(weights.group, weights.count, len(facts.count))
+    return len(counts) == len(facts.count) and bool((counts == facts.count).all())
 
 
 def _is_declared(sizes: NoisySizes, facts: PublicFacts) -> bool:

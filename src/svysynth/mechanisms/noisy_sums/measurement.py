@@ -17,6 +17,16 @@ that are not lognormal too.
 Blanked out, which is the record counting 0, or with the record removed, each is half as large. Where whole records are
 protected the sizes of cells are measured first (`sizes.py`), and n is their noisy sum from then on.
 
+Where weights are public (`weights.py`) T is bounded by itself, |T| ≤ LARGEST, and a record's score G, |G| ≤ H, is the
+same whatever its outcome. Its outcome y replaced by another then moves
+
+    a histogram of t                 1 leaves a band, 1 enters one                        2
+    ΣT in each row of a level        |T| ≤ LARGEST leaves, as much enters                 2·LARGEST each level
+    ΣT², ΣTG                         T² is in 0 … LARGEST², TG in −LARGEST·H … LARGEST·H  LARGEST² + 2·LARGEST·H
+    ΣY in each row of a level        |Y| ≤ LARGEST leaves, as much enters                 2·LARGEST
+
+ΣTG is measured where weights vary within cells. Blanked out, each is half as large, if T² then counts LARGEST²/2.
+
 Sums of whole numbers are exact whatever the floats, and so is the sensitivity. Discrete Laplace noise on each of them
 gives ε-differential privacy, the ε of all uses added up, for every data set. Scales and centre follow from the noisy
 histograms, not from the data; where they are constants of the spec there are no histograms.
@@ -43,6 +53,7 @@ from svysynth.mechanisms.noisy_sums.scaling import (
     scale_from_counts,
     weighted_excess,
 )
+from svysynth.mechanisms.noisy_sums.weights import Scores, largest_score
 from svysynth.noise import Noise, laplace_scale
 from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Transform
@@ -92,19 +103,26 @@ class Plan:
     """How ε is spent, from public information alone: the parts add up to ε exactly."""
 
     histogram: Fraction
-    """For each of the two; 0 where there are none, because scales are public constants."""
+    """For each; 0 where there are none, because scales are public constants."""
     levels: tuple[tuple[tuple[str, ...], Fraction], ...]
     """The columns that tell rows apart, and what the sums of each row may cost."""
     squares: Fraction
     weighted: Weighted
     sizes: Fraction = Fraction()
     """For the sizes of cells, where whole records are protected."""
+    weights_public: bool = False
+    """Then nothing is measured of the weights."""
+
+    @property
+    def histograms(self) -> int:
+        """How many there may be: of the outcome, and of the weight unless that is public."""
+        return 1 if self.weights_public else 2
 
     @property
     def epsilon(self) -> Fraction:
         """All of it, for changed answers or records."""
         sums = sum((part for _, part in self.levels), Fraction())
-        return self.sizes + 2 * self.histogram + sums + self.squares + self.weighted.epsilon
+        return self.sizes + self.histograms * self.histogram + sums + self.squares + self.weighted.epsilon
 
 
 @outlined
@@ -116,7 +134,7 @@ class Level:
     place: Integers
     """The row of each cell."""
     sums: Integers
-    """Row × 2, or row × 1 where Y alone is summed up."""
+    """Row × 2, or row × 1 where T or Y alone is summed up."""
     scale: float
     """Of the noise."""
 
@@ -139,6 +157,7 @@ class Measurement:
     records: int
     """n, or what the noisy sizes say it is."""
     population_total: float
+    """As declared, or Σw where weights are public."""
     transform: Transform
     bounds: BoundsSpec
     plan: Plan
@@ -148,7 +167,7 @@ class Measurement:
     scaling: Scaling
     levels: tuple[Level, ...]
     squares: Integers
-    """ΣT², ΣTV, ΣV²."""
+    """ΣT², ΣTV, ΣV²; where weights are public, ΣT² and ΣTG, or ΣT² alone."""
     squares_scale: float
     weighted: Level
     sizes: NoisySizes | None = None
@@ -195,31 +214,39 @@ def measure(
     Where scales are given they are public, the plan has nothing for histograms, and the records are read once.
     n is that of the facts, which is noisy where sizes were measured: the true one says only how far to go.
     """
-    if survey.population_total is None:
+    public = facts.weights
+    total = survey.population_total if public is None else public.total
+    if total is None:
         raise ValueError("the population total is not declared")
+    if (public is not None) != plan.weights_public:
+        raise ValueError("the plan is not of these weights")
     if len(survey) > MOST_RECORDS:
         raise ValueError("too many records for exact sums")
     if (scales is None) != (plan.histogram > 0):
         raise ValueError("a plan with histograms needs no scales, and one without needs them")
     records = len(facts)
-    answers = Answers(survey.outcome_values, survey.weights, bounds, transform, records / survey.population_total)
+    answers = Answers(survey.outcome_values, survey.weights, bounds, transform, records / total, public is not None)
     noisy: list[Integers] = [np.empty(0, np.int64), np.empty(0, np.int64)]
     if scales is None:
-        bands = bands_of(bounds, transform, records, survey.population_total)
+        bands = bands_of(bounds, transform, records, total)[: plan.histograms]
         counts = sum_blocks(survey.engine, _Counts(answers, bands), len(survey))
-        noisy = [
-            noise(count, Use(f"histogram of the {name}", HISTOGRAM_SENSITIVITY, plan.histogram))
-            for name, count in zip(("outcome", "weight"), counts, strict=True)
-        ]
-        first, second = (scale_from_counts(count, band, records) for count, band in zip(noisy, bands, strict=True))
-        scales = first, second
-    scaling = Scaling(scales[0], scales[1], reach_of(records, float(plan.epsilon)))
-    once = _Sums(answers, scaling, cell_of_record(survey, facts), len(facts.codes), plan.weighted.both)
+        for place, (name, count) in enumerate(zip(("outcome", "weight"), counts, strict=False)):
+            noisy[place] = noise(count, Use(f"histogram of the {name}", HISTOGRAM_SENSITIVITY, plan.histogram))
+        found = [scale_from_counts(count, band, records) for count, band in zip(noisy, bands, strict=False)]
+        scales = found[0], found[-1]
+    reach = reach_of(records, float(plan.epsilon), plan.weights_public)
+    if public is not None:
+        scales = scales[0], public.scale
+    scaling = Scaling(*scales, reach, plan.weights_public)
+    cell = cell_of_record(survey, facts)
+    once: _Sums | _SumsOfOutcomes = _Sums(answers, scaling, cell, len(facts.codes), plan.weighted.both)
+    if public is not None:
+        once = _SumsOfOutcomes(answers, scaling, cell, len(facts.codes), Scores.of(public, facts, reach / LARGEST))
     sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))
-    squares_use = Use("squares", 2 * LARGEST**2, plan.squares)
+    squares_use = Use("squares", squares_sensitivity(len(squares), reach), plan.squares)
     return Measurement(
         records,
-        survey.population_total,
+        total,
         transform,
         bounds,
         plan,
@@ -239,6 +266,13 @@ def measure(
         ),
         sizes,
     )
+
+
+def squares_sensitivity(kinds: int, reach: float) -> int:
+    """How far answers that are changed move ΣT², ΣTV and ΣV²; or, where weights are public, ΣT² and ΣTG, or ΣT²."""
+    if kinds == 3:
+        return 2 * LARGEST**2
+    return LARGEST**2 + (kinds - 1) * 2 * LARGEST * largest_score(reach / LARGEST)
 
 
 def _measure_level(
@@ -261,11 +295,13 @@ class Answers:
     transform: Transform
     share: float
     """n/N."""
+    weights_public: bool = False
+    """Then they are not clamped."""
 
     def __call__(self, piece: slice) -> tuple[Floats, Floats]:
         """Both, for some records."""
         outcome = _clamped(self.outcome[piece], *self.bounds.outcome)
-        weight = _clamped(self.weight[piece], *self.bounds.weight)
+        weight = _clamped(self.weight[piece], *((0.0, np.inf) if self.weights_public else self.bounds.weight))
         weight *= self.share
         return np.log(outcome, out=outcome) if self.transform == "log" else outcome, np.log(weight, out=weight)
 
@@ -280,10 +316,11 @@ def _clamped(values: Floats, low: float, high: float) -> Floats:
 @dataclass(frozen=True)
 class _Counts:
     answers: Answers
-    bands: tuple[Bands, Bands]
+    bands: tuple[Bands, ...]
+    """Of t and v, or of t alone."""
 
     def __call__(self, piece: slice) -> tuple[Integers, ...]:
-        return tuple(band.count(values) for band, values in zip(self.bands, self.answers(piece), strict=True))
+        return tuple(band.count(values) for band, values in zip(self.bands, self.answers(piece), strict=False))
 
 
 @outlined
@@ -303,10 +340,37 @@ class _Sums:
         weighted = weighted_numbers(t, v, self.scaling, self.answers.transform, self.both)
         squares = np.array([first @ first, first @ second, second @ second])
         cell = self.cell[piece]
-        return self._by_cell(whole, cell), squares, self._by_cell(weighted, cell)
+        return _by_cell(whole, cell, self.cells), squares, _by_cell(weighted, cell, self.cells)
 
-    def _by_cell(self, whole: Integers, cell: Integers) -> Integers:
-        return np.stack([whole_sums(cell, self.cells, values, LARGEST) for values in whole], axis=1)
+
+@outlined
+@dataclass(frozen=True)
+class _SumsOfOutcomes:
+    """Of a block, where weights are public: ΣT in each cell, ΣT² and ΣTG, or ΣT² alone, and ΣY in each cell."""
+
+    answers: Answers
+    scaling: Scaling
+    cell: Column
+    cells: int
+    scores: Scores
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Integers]:
+        t, v = self.answers(piece)
+        cell = self.cell[piece]
+        first = outcome_numbers(t, self.scaling)
+        score = self.scores(v, cell)
+        weighted = weighted_numbers(t, v, self.scaling, self.answers.transform, both=False)
+        squares = np.array([first @ first, first @ score][: 1 + self.scores.vary])
+        return _by_cell(first[None], cell, self.cells), squares, _by_cell(weighted, cell, self.cells)
+
+
+def _by_cell(whole: Integers, cell: Integers, cells: int) -> Integers:
+    return np.stack([whole_sums(cell, cells, values, LARGEST) for values in whole], axis=1)
+
+
+def outcome_numbers(t: Floats, scaling: Scaling) -> Integers:
+    """T of each record, bounded by itself."""
+    return np.asarray(_bounded([(t - scaling.outcome.centre) / scaling.outcome.width], scaling.reach)[0])
 
 
 def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Integers:

@@ -4,7 +4,8 @@ Sums of the answers are measured once, with noise (`measurement.py`, which has t
 measurement and public facts and nothing else: draws from a posterior that knows the noise, tables with standard errors,
 and synthetic files. It can fail, be repeated or be refused at no cost in ε.
 
-With `protect = "record"` the sizes of cells are measured first, and what follows knows no others.
+With `protect = "record"` the sizes of cells are measured first, and what follows knows no others. Weights that are
+declared public are kept as they are, and the outcome alone is measured (`weights.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import polars as pl
 
 from svysynth.combine import Synthetic
 from svysynth.errors import SurveyError
-from svysynth.findings import Finding, no_public_weights
+from svysynth.findings import Finding
 from svysynth.guarantee import Guarantee, measured, measured_records
 from svysynth.large import undivided_design
 from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
@@ -35,6 +36,7 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
+from svysynth.mechanisms.noisy_sums.density import Prior
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
@@ -42,8 +44,14 @@ from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.further import FromPublic
 from svysynth.mechanisms.noisy_sums.measurement import MOST_RECORDS, Measurement, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement, plan_sizes
-from svysynth.mechanisms.noisy_sums.posterior import Prior
-from svysynth.mechanisms.noisy_sums.published import DRAWS, MEASUREMENT, draws_parquet, measurement_json
+from svysynth.mechanisms.noisy_sums.published import (
+    DRAWS,
+    MEASUREMENT,
+    WEIGHTS,
+    draws_parquet,
+    measurement_json,
+    weights_parquet,
+)
 from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import declared_groups, facts_of_noisy, measure_sizes
 from svysynth.microdata import file_names
@@ -100,6 +108,10 @@ SIZES_NOTE = (
     "Whole records are protected. Numbers of records, in the column n and elsewhere, were measured with noise and are "
     "not exact; a row in which noise leaves no records has no mean, and its count may be above zero."
 )
+WEIGHTS_NOTE = (
+    "Weights are public and kept as they are: weights.parquet has those of each group of measurement.json. Counts and "
+    "proportions are exact, with the standard errors of the sampling design. Only the outcome was measured with noise."
+)
 
 UNCHECKED = Finding(
     "privacy.scales",
@@ -129,8 +141,20 @@ class NoisySums(Mechanism):
         """What has no form here."""
         survey, bounds = spec.survey, _bounds(spec)
         found = (
-            (survey.population_total is None, "survey.population_total", "is not declared", SCALED, "declare it"),
-            (bounds.weight[0] <= 0, "privacy.bounds.weight", "begins at zero", LOGARITHM, "give one above zero"),
+            (
+                survey.population_total is None and not survey.weight_public,
+                "survey.population_total",
+                "is not declared",
+                SCALED,
+                "declare it",
+            ),
+            (
+                bounds.weight[0] <= 0 and not survey.weight_public,
+                "privacy.bounds.weight",
+                "begins at zero",
+                LOGARITHM,
+                "give one above zero",
+            ),
             (
                 survey.transform == "log" and bounds.outcome[0] <= 0,
                 "privacy.bounds.outcome",
@@ -150,7 +174,7 @@ class NoisySums(Mechanism):
         )
         stopping = [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
         one = [ONE_FILE] if _privacy(spec).datasets == 1 else []
-        return [*no_public_weights(spec), *stopping, *one, *_of_whole_records(spec), *_of_constants(spec)]
+        return [*stopping, *one, *_of_whole_records(spec), *_of_constants(spec)]
 
     def undivided(self, spec: Spec) -> str | None:
         """Whatever this guarantee has a form for is put together from parts."""
@@ -217,9 +241,11 @@ class NoisySums(Mechanism):
             MEASUREMENT: measurement_json(measurement, facts, files),
             DRAWS: draws_parquet(fitted.drawn, facts),
         }
+        attachments |= {} if facts.weights is None else {WEIGHTS: weights_parquet(facts.weights)}
         evidence = MeasurementEvidence(measurement, fitted)
         notes = [NOTE, *([FILES] if privacy.datasets else []), *([SIZES_NOTE] if measurement.sizes else [])]
         notes += [] if measurement.plan.histogram else [SCALES_NOTE]
+        notes += [] if facts.weights is None else [WEIGHTS_NOTE]
         return Made(guarantee, paid, synthetic, tables, evidence, tuple(notes), attachments, measurement.records)
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
@@ -227,9 +253,10 @@ class NoisySums(Mechanism):
         return Synthetic(surveys, "imputed")
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """Tables, a report, the measurement, the draws and the synthetic files."""
+        """Tables, a report, the measurement, the draws, weights that are public and the synthetic files."""
         files = file_names(manifest.privacy.datasets, manifest.survey.records)
-        return (*TABLES_AND_REPORT, MEASUREMENT, DRAWS, *files)
+        weights = (WEIGHTS,) if manifest.survey.weight_public else ()
+        return (*TABLES_AND_REPORT, MEASUREMENT, DRAWS, *weights, *files)
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
         """From the draws and the public facts; the synthetic files are made again too."""
@@ -303,6 +330,13 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
     missing = [column for column in columns if survey.declared(column) is None]
     cells = math.prod(len(survey.declared(column) or ()) for column in survey.public)
     found = (
+        (
+            survey.weight_public,
+            "survey.weight_public",
+            "cannot be declared where whole records are protected",
+            "a public list of weights would tell who takes part",
+            "leave it out, or use privacy.protect = 'answers'",
+        ),
         (
             bool(missing),
             "survey.levels",

@@ -11,7 +11,8 @@ is taken which has the least expected error of the requested tables: the mean ov
 
 with answers taken to have a spread of one scale in every row, scales of HALF a logarithm, and a model that is off by
 MISFIT in every row and whose mean outcomes are all off by COMMON. What a row's weighted sums have by chance hides its
-misfit as noise does (`posterior.py`).
+misfit as noise does (`posterior.py`). Where weights are public there is one histogram, counts have no error, and
+weighted sums are of outcomes alone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
+from svysynth.mechanisms.noisy_sums.weights import MOST_SCORE
 from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Scales, TableSpec, Transform
 
@@ -68,16 +70,17 @@ def plan_measurement(
     left = Fraction(epsilon) - sizes
     epsilon = float(left)
     requested = [_Rows.of(facts, columns) for columns in _requested(facts, tables)]
-    choices = product(_candidates(facts), _coarse_and_fine(facts), (False, True))
+    public = facts.weights is not None
+    choices = product(_candidates(facts), _coarse_and_fine(facts), (False,) if public else (False, True))
     whole, histogram = left, histogram_share(len(facts), epsilon) if scales == "histograms" else Fraction()
-    rest = 1 - 2 * histogram
+    rest = 1 - (1 if public else 2) * histogram
     splits = (_best_split(facts, *choice, requested, epsilon, float(rest)) for choice in choices)
     best = min(splits, key=lambda split: split.loss)
     squares, weighted = (rest * Fraction(round(share * STEPS), STEPS) for share in (best.squares, best.weighted_share))
     share = (rest - squares - weighted) / len(best.levels)
     levels = tuple((level, whole * share) for level in best.levels)
     weighted_sums = Weighted(best.weighted, best.both, whole * weighted)
-    return Plan(whole * histogram, levels, whole * squares, weighted_sums, sizes)
+    return Plan(whole * histogram, levels, whole * squares, weighted_sums, sizes, public)
 
 
 def plan_sizes(groups: int, epsilon: float, population_total: float, bounds: BoundsSpec) -> Fraction:
@@ -169,19 +172,23 @@ def _best_split(
     share_of_sums: float,
 ) -> _Split:
     """The shares of squares and weighted sums that have the least loss; all variances are in scales."""
-    records, reach = len(facts), reach_of(len(facts), epsilon)
+    records, public = len(facts), facts.weights
+    reach = reach_of(records, epsilon, public is not None)
     rest = epsilon * share_of_sums
     squares, share = np.meshgrid(SHARES, SHARES, indexing="ij")
     of_sums = _laplace(reach * len(levels), (1 - squares - share) * rest)
-    of_squares = _laplace(reach**2, squares * rest) / records**2
-    usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach)
+    reach_of_squares = reach**2 if public is None else reach**2 / 2 + reach * MOST_SCORE
+    of_squares = _laplace(reach_of_squares, squares * rest) / records**2
+    weight = Scale(0.0, HALF) if public is None else public.scale
+    usual = Scaling(Scale(0.0, HALF), weight, reach, public is not None)
     of_weighted = _laplace(largest_excess(usual, "log", both), share * rest) / HALF**2
     misfits = (COMMON / HALF) ** 2, (MISFIT / HALF) ** 2
     variances = _Variances(of_sums, of_sums, of_squares * HALF**2 * 1.25, of_weighted, *misfits)
     loss = np.zeros_like(squares)
     for rows in requested:
         size = rows.size[:, None, None]
-        for unknown in _not_sampling(rows, levels, weighted, both, records, variances):
+        means, counts = _not_sampling(rows, levels, weighted, both, records, variances)
+        for unknown in [means, counts] if public is None else [means]:
             loss += np.log1p(unknown * size).mean(axis=0)
     known = (of_squares <= SPREAD_ERROR**2) | (squares >= MOST_SQUARES)
     best = np.unravel_index(np.argmin(np.where(known, loss, np.inf)), loss.shape)

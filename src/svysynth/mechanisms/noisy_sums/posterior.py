@@ -27,7 +27,7 @@ it works where noise is far below the sampling error and where it is far above. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +35,10 @@ import numpy as np
 
 from svysynth.groups import Floats, Integers
 from svysynth.mechanisms.noisy_sums.clamped import lost_to_clamping
+from svysynth.mechanisms.noisy_sums.density import NoisyDensity
 from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
 from svysynth.models.base import Array, Parameters
-from svysynth.models.whitening import Whitening
 from svysynth.outline import outlined
-from svysynth.spec import Transform
 
 DEVIATION, DECADE = 0.1, 1.2
 """log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""
@@ -47,15 +46,9 @@ COMMON, MISFIT, UNSURE = 0.1, 0.02, 0.7
 """γ₀ ~ N(0, COMMON²) and log m ~ N(log MISFIT, UNSURE²): how far a model's means and counts are off, as shares."""
 SUM_OF_WEIGHTS = 0.02
 """The spread of log κ's prior, beside what samples give by chance."""
-LEAST_CURVATURE = 0.3
-NEWTON_STEPS = 25
-DAMPING = (0.0, 0.3, 3.0, 30.0, 300.0, 3000.0)
-"""What is tried beside the curvature in a Newton step; the best step is taken."""
 LKJ = 6.0
 LARGEST_LOG = 50.0
 """Of what is exponentiated: nothing overflows where the sampler looks too far."""
-
-Prior = Literal["fbs", "fbp"]
 
 
 @outlined
@@ -95,19 +88,20 @@ def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: F
         jnp.asarray(x),
         jnp.asarray(spread),
         jnp.asarray(measurement.scaling.widths),
-        tuple(_members(level) for level in measurement.levels),
+        tuple(members_of(level) for level in measurement.levels),
         tuple(jnp.asarray(level.sums * step) for level in measurement.levels),
         tuple(jnp.asarray(level.scale * step) for level in measurement.levels),
         jnp.asarray(measurement.squares * step**2),
         jnp.asarray(measurement.squares_scale * step**2),
-        _members(weighted),
+        members_of(weighted),
         jnp.asarray(weighted.sums * measurement.weighted_step + lost_to_clamping(measurement, size)),
         jnp.asarray(weighted.scale * measurement.weighted_step),
         jnp.asarray(measurement.width_error),
     )
 
 
-def _members(level: Level) -> Array:
+def members_of(level: Level) -> Array:
+    """Row × cell: one where the cell is in the row."""
     return jnp.asarray(np.eye(len(level.sums))[:, level.place])
 
 
@@ -145,60 +139,8 @@ class _Latent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NoisyModel:
-    """The posterior of one model from noisy sums, in the form that the sampler knows."""
-
-    prior: Prior
-    deviations: bool
-    """Whether cells may differ from what x says of them."""
-    transform: Transform
-    turn = 0.1
-    steps = 20
-    oversampling = 6
-    near_normal = True
-
-    @property
-    def name(self) -> str:
-        """The model's."""
-        return self.prior
-
-    def log_density(self, z: Array, statistics: NoisyStatistics) -> Array:
-        """Log posterior, up to a constant."""
-        point, latent = self._at(z, statistics)
-        noise = sum(-jnp.abs(off).sum() for off in self._residuals(point, latent, statistics))
-        return jnp.asarray(noise + self._without_noise(point, latent, statistics))
-
-    def whitening(self, statistics: NoisyStatistics) -> Whitening:
-        """The mode and its curvature as if the noise were normal, by Newton's steps."""
-
-        def density(z: Array) -> Array:
-            point, latent = self._at(z, statistics)
-            noise = sum(-0.25 * (off**2).sum() for off in self._residuals(point, latent, statistics))
-            return noise + self._without_noise(point, latent, statistics)
-
-        slope = jax.grad(density)
-        curvature = jax.jacfwd(slope)
-
-        def newton(at: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
-            z, value, _before = at
-            bent, uphill = -curvature(z), slope(z)
-
-            def damped(by: Array) -> tuple[Array, Array]:
-                root = jnp.linalg.cholesky(bent + by * jnp.eye(len(z)))  # not a number where that is not convex
-                place = z + jax.scipy.linalg.cho_solve((root, True), uphill)
-                found = density(place)
-                return place, jnp.where(jnp.isfinite(found), found, -jnp.inf)
-
-            places, values = jax.lax.map(damped, jnp.array(DAMPING))
-            best = jnp.argmax(values)
-            better = values[best] > value
-            return (jnp.where(better, places[best], z), jnp.where(better, values[best], value), bent), None
-
-        start = self._start(statistics)
-        begin = start, jnp.array(-jnp.inf), jnp.eye(len(start))
-        (center, _, bent), _ = jax.lax.scan(newton, begin, None, length=NEWTON_STEPS)
-        values, vectors = jnp.linalg.eigh(bent)
-        return Whitening(center, vectors / jnp.sqrt(jnp.maximum(jnp.abs(values), LEAST_CURVATURE)))
+class NoisyModel(NoisyDensity):
+    """The posterior of one model of outcomes and weights."""
 
     def complete(self, key: Array, z: Array, statistics: NoisyStatistics) -> Parameters:
         """What the true sums of a draw say, in scales: means of the cells, spreads within cells, and the misfit."""

@@ -2,8 +2,9 @@
 
 `measurement.json` has the noisy histograms, if there are any, and sums with the scales of their noise, the public facts
 that they are about, and the seed and the draws of the synthetic files. `draws.parquet` has what each draw says of each
-cell. Tables and synthetic files follow from these two without anything random that is not in them, so that anyone can
-make them again, and an analysis of their own.
+cell. Where weights are public `weights.parquet` has each that occurs in a group of records, and how often. Tables and
+synthetic files follow from these without anything random that is not in them, so that anyone can make them again, and
+an analysis of their own.
 """
 
 from __future__ import annotations
@@ -21,17 +22,29 @@ from svysynth.groups import Floats
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
 from svysynth.mechanisms.noisy_sums.files import FilePlan
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Level, Measurement, NoisySizes, Plan, Use, Weighted
+from svysynth.mechanisms.noisy_sums.measurement import (
+    LARGEST,
+    Level,
+    Measurement,
+    NoisySizes,
+    Plan,
+    Use,
+    Weighted,
+    squares_sensitivity,
+)
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.sizes import SENSITIVITY
+from svysynth.mechanisms.noisy_sums.weights import PublicWeights
 from svysynth.spec import BoundsSpec
 
-MEASUREMENT, DRAWS = "measurement.json", "draws.parquet"
+MEASUREMENT, DRAWS, WEIGHTS = "measurement.json", "draws.parquet", "weights.parquet"
 FORMAT = 3
 OF_CELLS = ("outcome_mean", "weight_mean", "outcome_misfit", "weight_misfit")
 SIZE = "cell_size"
 """Of cells, drawn: where whole records are protected."""
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
+OF_WEIGHTS = ("weight_mean", "weight_misfit", "weight_variance")
+"""Not there where weights are public; the covariance is then with the scores of weights (`weights.py`)."""
 
 
 def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePlan | None = None) -> bytes:
@@ -43,6 +56,7 @@ def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePl
         "population_total": measurement.population_total,
         "transform": measurement.transform,
         "bounds": measurement.bounds.model_dump(mode="json"),
+        "weights_public": plan.weights_public,
         "largest": LARGEST,
         "reach": scaling.reach,
         "outcome_scale": vars(scaling.outcome),
@@ -87,11 +101,13 @@ def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePl
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
-    """What `measurement_json` wrote."""
+def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple[Measurement, PublicFacts]:
+    """What `measurement_json` wrote; weights that are public are among the facts."""
     content: dict[str, Any] = json.loads(text)
     if content["format"] != FORMAT or content["largest"] != LARGEST:
         raise ValueError("another format")
+    if content["weights_public"] != (weights is not None):
+        raise ValueError("the measurement is not of these weights")
     sums, squares = content["sums"], content["squares"]
     histograms = content["histograms"] or {"epsilon": 0, "outcome": [], "weight": []}
     if (content["scales"] == "histograms") != (Fraction(histograms["epsilon"]) > 0):
@@ -103,6 +119,7 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
         Fraction(squares["epsilon"]),
         Weighted(tuple(weighted["columns"]), bool(weighted["both"]), Fraction(weighted["epsilon"])),
         Fraction() if sizes is None else Fraction(sizes["epsilon"]),
+        weights is not None,
     )
     parts = [*plan.levels, (plan.weighted.columns, plan.weighted.epsilon)]
     levels = [
@@ -115,11 +132,17 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
         for level, (columns, epsilon) in zip([*sums, weighted], parts, strict=True)
     ]
     public = content["public"]
+    cell, stratum, count = (np.array(public["groups"][name], np.int64) for name in ("cell", "stratum", "count"))
     facts = PublicFacts(
         {column: tuple(labels) for column, labels in public["levels"].items()},
         np.array(public["cells"], np.int64).reshape(len(public["cells"]), len(public["levels"])),
-        *(np.array(public["groups"][name], np.int64) for name in ("cell", "stratum", "count")),
+        cell,
+        stratum,
+        count,
+        weights,
     )
+    scales = Scale(**content["outcome_scale"]), Scale(**content["weight_scale"])
+    scaling = Scaling(*scales, content["reach"], plan.weights_public)
     measurement = Measurement(
         int(content["records"]),
         float(content["population_total"]),
@@ -128,10 +151,10 @@ def read_measurement(text: bytes) -> tuple[Measurement, PublicFacts]:
         plan,
         np.array(histograms["outcome"], np.int64),
         np.array(histograms["weight"], np.int64),
-        Scaling(Scale(**content["outcome_scale"]), Scale(**content["weight_scale"]), content["reach"]),
+        scaling,
         tuple(levels[:-1]),
         np.array(squares["values"], np.int64),
-        Use("squares", 2 * LARGEST**2, plan.squares).scale,
+        Use("squares", squares_sensitivity(len(squares["values"]), scaling.reach), plan.squares).scale,
         levels[-1],
         None
         if sizes is None
@@ -153,9 +176,10 @@ def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:
     for number, (column, levels) in enumerate(facts.labels.items()):
         labels = np.array(levels, object)[facts.codes[:, number]]
         columns[column] = pl.Series(np.tile(labels, draws), dtype=pl.String)
-    columns |= {name: getattr(drawn, name).reshape(-1) for name in OF_CELLS}
+    known = facts.weights is not None  # then draws say nothing of weights
+    columns |= {name: getattr(drawn, name).reshape(-1) for name in OF_CELLS if not (known and name in OF_WEIGHTS)}
     columns |= {} if drawn.size is None else {SIZE: drawn.size.reshape(-1)}
-    columns |= {name: np.repeat(getattr(drawn, name), cells) for name in OF_DRAWS}
+    columns |= {name: np.repeat(getattr(drawn, name), cells) for name in OF_DRAWS if not (known and name in OF_WEIGHTS)}
     content = io.BytesIO()
     pl.DataFrame(columns).write_parquet(content)
     return content.getvalue()
@@ -166,7 +190,29 @@ def read_draws(content: bytes, cells: int) -> CellDraws:
     frame = pl.read_parquet(io.BytesIO(content))
 
     def column(name: str) -> Floats:
+        if name in OF_WEIGHTS and name not in frame.columns:  # weights are public
+            return np.empty((frame.height // cells, 0))
         return frame[name].to_numpy().reshape(-1, cells)
 
-    found = CellDraws(*(column(name) for name in OF_CELLS), *(column(name)[:, 0] for name in OF_DRAWS))
+    of_draws = {name: column(name) for name in OF_DRAWS}
+    of_draws = {name: values[:, 0] if values.size else values for name, values in of_draws.items()}
+    found = CellDraws(**{name: column(name) for name in OF_CELLS}, **of_draws)
     return replace(found, size=column(SIZE)) if SIZE in frame.columns else found
+
+
+def weights_parquet(weights: PublicWeights) -> bytes:
+    """A row for each weight that occurs in a group, with the group as measurement.json numbers them, from 0."""
+    content = io.BytesIO()
+    columns = {"group": weights.group, "weight": weights.value, "count": weights.count}
+    pl.DataFrame(columns).write_parquet(content)
+    return content.getvalue()
+
+
+def read_weights(content: bytes) -> PublicWeights:
+    """What `weights_parquet` wrote."""
+    frame = pl.read_parquet(io.BytesIO(content))
+    group, value, count = (frame[name].to_numpy() for name in ("group", "weight", "count"))
+    ordered = np.lexsort((value, group))
+    if not ((ordered == np.arange(len(group))).all() and (value > 0).all() and (count > 0).all()):
+        raise ValueError("the weights are not in order")
+    return PublicWeights(group.astype(np.int64), value.astype(float), count.astype(np.int64))

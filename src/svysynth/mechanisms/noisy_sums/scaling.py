@@ -3,7 +3,8 @@
 t is the transformed outcome and v = log(w·n/N) the log weight, with the declared population total N and never Σw. In
 units of their scales, (t, v) is clamped to |t| + |v| ≤ reach. Scales that are twice too wide cost a lot of accuracy, so
 they come from noisy histograms of t and v in equal bands between the public bounds, which a small share of ε pays for
-(docs/method.md); or they are public constants of the spec, which cost nothing and may be wrong.
+(docs/method.md); or they are public constants of the spec, which cost nothing and may be wrong. Where weights are
+public their scale is too, N is Σw, and t alone is clamped, to |t| ≤ reach.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from svysynth.spec import StandInSpec, Transform
 BANDS = 32
 REACH = 5.0
 """In scales: of normal answers one in 200 reaches further, and is clamped."""
+REACH_ALONE = 3.5
+"""Where the outcome alone is clamped: of normal answers one in 2,000 reaches further."""
 CIRCLE = 2.5
-"""In scales: records within this distance of the centre are not clamped in weighted sums."""
+"""In scales: records within this distance of the centre are not clamped in weighted sums; more in large files."""
 MIDDLE = (0.16, 0.5, 0.84)
 """The shares below one scale under the middle, the middle, and one scale above it."""
 
@@ -61,6 +64,13 @@ class Scaling:
     outcome: Scale
     weight: Scale
     reach: float
+    alone: bool = False
+    """Whether the outcome alone is clamped, because weights are public."""
+
+    @property
+    def radius(self) -> float:
+        """In scales: records within this distance of the centre are not clamped in weighted sums."""
+        return self.reach - (REACH_ALONE if self.alone else REACH) + CIRCLE
 
     @property
     def centres(self) -> Floats:
@@ -92,15 +102,15 @@ def weighted_excess(t: Floats, v: Floats, scaling: Scaling, transform: Transform
 def largest_excess(scaling: Scaling, transform: Transform, both: bool) -> float:
     """How far a record may reach in weighted sums: as far as any record within so many scales of the centre does."""
     angle = np.linspace(0, 2 * np.pi, 256, endpoint=False)
-    radius = scaling.reach - REACH + CIRCLE
+    radius = scaling.radius
     t = scaling.outcome.centre + radius * scaling.outcome.width * np.cos(angle)
     first, second = weighted_excess(t, radius * scaling.weight.width * np.sin(angle), scaling, transform)
     return float(np.max(np.abs(first) + both * np.abs(second)))
 
 
-def reach_of(records: int, epsilon: float) -> float:
+def reach_of(records: int, epsilon: float, alone: bool = False) -> float:
     """How far a record may reach, in scales: more in large files, since the bias of clamping does not shrink with n."""
-    return REACH + max(0.0, math.log10(records * min(epsilon, 1e3) / 1e4))
+    return (REACH_ALONE if alone else REACH) + max(0.0, math.log10(records * min(epsilon, 1e3) / 1e4))
 
 
 def public_scales(standin: StandInSpec) -> tuple[Scale, Scale]:

@@ -44,20 +44,20 @@ class Shape:
 def compare_shapes(
     draws: CellDraws, size: Integers, measurement: Measurement, seed: Integers
 ) -> tuple[Shape | None, Shape | None]:
-    """Of the outcome and of the weight; None where no histograms were measured."""
+    """Of the outcome and of the weight; None where no histogram was measured."""
     if not measurement.plan.histogram:
         return None, None
     bands = bands_of(measurement.bounds, measurement.transform, measurement.records, measurement.population_total)
     scale = Use("histogram", HISTOGRAM_SENSITIVITY, measurement.plan.histogram).scale
     generator = np.random.default_rng(seed)
-    found = []
+    found: list[Shape | None] = []
     for edges, mean, variance, noisy in (
         (bands[0].edges, draws.outcome_mean, draws.outcome_variance, measurement.outcome_bands),
         (bands[1].edges, draws.weight_mean, draws.weight_variance, measurement.weight_bands),
-    ):
+    )[: measurement.plan.histograms]:
         chance = _band_chances(edges, mean[:MOST_DRAWS], variance[:MOST_DRAWS], size)
         found.append(_compare(noisy, chance, measurement.records, scale, generator))
-    return found[0], found[1]
+    return found[0], found[1] if len(found) > 1 else None
 
 
 def _band_chances(edges: Floats, mean: Floats, variance: Floats, size: Integers) -> Floats:

@@ -1,0 +1,45 @@
+"""Counts from public weights: exact, with the variance that direct tables have. No draw and no noise plays a part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from svysynth.design import DesignIndex
+from svysynth.groups import Floats, Integers, group_sums
+from svysynth.linearization import estimate, sum_domains, taylor_variance
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.moments import Moments
+from svysynth.outline import outlined
+from svysynth.spec import Lonely, Statistic
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class ExactCounts:
+    """Counts and proportions, from the moments of the weights in each group."""
+
+    moments: Moments
+    index: DesignIndex
+
+    @classmethod
+    def of(cls, facts: PublicFacts) -> ExactCounts | None:
+        """None where weights are confidential."""
+        weights = facts.weights
+        if weights is None:
+            return None
+        groups, nothing = len(facts.count), np.zeros(len(facts.count))
+        mean = group_sums(weights.group, groups, weights.value * weights.count) / facts.count
+        off = weights.value - mean[weights.group]
+        scatter = group_sums(weights.group, groups, weights.count * off**2)
+        places = facts.stratum, np.arange(groups), facts.count
+        sizes = np.bincount(facts.stratum, facts.count, facts.strata).astype(np.int64)
+        index = DesignIndex(facts.stratum, None, facts.stratum, sizes, np.ones(facts.strata))
+        return cls(Moments(*places, nothing, mean, nothing, scatter, nothing, nothing), index)
+
+    def __call__(self, statistic: Statistic, domain: Integers, lonely: Lonely) -> tuple[Floats, Floats]:
+        """Estimate and variance for each domain; `domain` gives that of each group."""
+        sums = sum_domains(self.moments, domain, int(domain.max()) + 1)
+        variance = taylor_variance(statistic, self.moments, self.index, domain, sums, lonely)
+        return estimate(statistic, sums.weight, sums.outcome, sums.population), variance

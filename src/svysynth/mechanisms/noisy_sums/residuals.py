@@ -1,0 +1,140 @@
+"""Residuals: the random numbers of a synthetic file, centred in each cell and brought to what its draw says of them.
+
+They come from a published seed, a block at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from svysynth.engine import BLOCK, Engine, map_blocks
+from svysynth.groups import Floats, Integers
+from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.figures import LARGEST_VARIANCE, CellDraws
+from svysynth.mechanisms.noisy_sums.weights import PublicWeights
+from svysynth.outline import outlined
+from svysynth.spec import Transform
+from svysynth.streams import Streams
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class FileRows:
+    """The rows of a file: those of a group follow one another, and so do those of a cell."""
+
+    ends: Integers
+    """Where each group's rows end."""
+    cell: Integers
+    """Of each group."""
+
+    @classmethod
+    def of(cls, facts: PublicFacts) -> FileRows:
+        """From the public facts."""
+        if (np.diff(facts.cell) < 0).any():
+            raise ValueError("groups are not in the order of cells")
+        return cls(np.cumsum(facts.count), facts.cell)
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers]:
+        """Group and cell of each row."""
+        group = np.searchsorted(self.ends, np.arange(piece.start, piece.stop), side="right")
+        return group, self.cell[group]
+
+
+@outlined
+@dataclass(frozen=True)
+class Normal:
+    """Two standard normal numbers for each row. Those of a block depend on draw and block, and on nothing else."""
+
+    streams: Streams
+    draw: int
+    rows: FileRows
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
+        """Group, cell and the numbers of each row."""
+        generator = self.streams.generator(f"rows of draw {self.draw}", piece.start // BLOCK)
+        return *self.rows(piece), generator.standard_normal((2, piece.stop - piece.start))
+
+
+@outlined
+@dataclass(frozen=True)
+class Scored(Normal):
+    """The score of each row's weight, and a standard normal number."""
+
+    weights: PublicWeights
+    score: Floats
+    """Of each weight in the list."""
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
+        """Group, cell and the two numbers of each row."""
+        group, cell, z = super().__call__(piece)
+        return group, cell, np.stack([self.score[self.weights.of_rows(piece)], z[0]])
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Residuals of t and v: normal numbers, centred in their cell and brought to a scatter."""
+
+    normal: Normal
+    centre: Floats
+    """2 × cell."""
+    factor: Floats
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
+        """Group, cell and the residuals of each row."""
+        group, cell, z = self.normal(piece)
+        return group, cell, self.factor @ (z - self.centre[:, cell])
+
+
+def match_covariance(normal: Normal, one: CellDraws, size: Integers, transform: Transform, engine: Engine) -> Residual:
+    """Residuals with the covariance that a draw says is within cells."""
+    centre, scatter = _centred(normal, size, engine)
+    variances = np.array([one.outcome_variance[0], one.weight_variance[0]])
+    correlation = float(np.clip(one.covariance[0] / math.sqrt(variances.prod()), -1, 1))
+    spread = np.sqrt(np.minimum(variances, [LARGEST_VARIANCE if transform == "log" else np.inf, LARGEST_VARIANCE]))
+    wanted = np.array([[spread[0], 0.0], [correlation * spread[1], math.sqrt(1 - correlation**2) * spread[1]]])
+    freedom = size.sum() - (size > 0).sum()
+    return Residual(normal, centre, math.sqrt(freedom) * wanted @ np.linalg.inv(np.linalg.cholesky(scatter)))
+
+
+def match_scores(normal: Scored, one: CellDraws, size: Integers, transform: Transform, engine: Engine) -> Residual:
+    """Residuals of t with the variance, and the covariance with scores, that a draw says are within cells."""
+    centre, ((scores, across), (_, own)) = _centred(normal, size, engine)
+    freedom = size.sum() - (size > 0).sum()
+    slope, shared = (one.covariance[0] * freedom / scores, across / scores) if scores > 0 else (0.0, 0.0)
+    variance = min(one.outcome_variance[0], LARGEST_VARIANCE if transform == "log" else np.inf)
+    rest = max(variance - slope * one.covariance[0], 0.0) * freedom
+    factor = math.sqrt(rest / (own - shared * across))
+    return Residual(normal, centre, np.array([[slope - factor * shared, factor]]))
+
+
+def _centred(normal: Normal, size: Integers, engine: Engine) -> tuple[Floats, Floats]:
+    """The means of two numbers in each cell, and their scatter within cells."""
+    blocks = map_blocks(engine, _Scatter(normal), int(size.sum()))
+    sums, scatter = np.zeros((2, len(size))), np.zeros((2, 2))
+    for cells, own, products in blocks:
+        sums[:, cells] += own
+        scatter += products
+    centre = sums / np.maximum(size, 1)
+    return centre, scatter - (centre * size) @ centre.T
+
+
+@outlined
+@dataclass(frozen=True)
+class _Scatter:
+    """Of a block: its cells, the sums of the normal numbers in each, and the sums of their products."""
+
+    normal: Normal
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats]:
+        _, cell, z = self.normal(piece)
+        starts = cell_starts(cell)
+        return cell[starts], np.add.reduceat(z, starts, axis=1), z @ z.T
+
+
+def cell_starts(cell: Integers) -> Integers:
+    """Where the rows of a cell begin in a block."""
+    return np.flatnonzero(np.diff(cell, prepend=-1))

@@ -1,0 +1,202 @@
+"""Public weights: where they are declared public they are facts, kept as they are, and only the outcome is measured.
+
+What the model needs of a record's weight is its score g: how far the log weight is from the mean of its cell, in units
+of the spread within cells, cut off at MOST_SCORE and rounded to the whole numbers that sums are made of. Outcomes may
+go with the score. All of it follows from the list of weights, which is published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+
+from svysynth.engine import map_blocks
+from svysynth.groups import Floats, Integers, group_sums
+from svysynth.mechanisms.noisy_sums.scaling import Scale
+from svysynth.outline import outlined
+from svysynth.store import Column
+from svysynth.survey import Survey
+
+MOST_SCORE = 2.0
+"""Of the score: with normal log weights what is cut off has a hundredth of what the score tells."""
+CONSTANT = 1e-6
+"""A spread of log weights within cells below which there is none."""
+
+
+class Grouped(Protocol):
+    """What is needed of the public facts."""
+
+    @property
+    def cell(self) -> Integers:
+        """Of each group."""
+
+    @property
+    def stratum(self) -> Integers:
+        """Of each group."""
+
+    @property
+    def size(self) -> Integers:
+        """Records of each cell."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class PublicWeights:
+    """Each weight that occurs in a group, by group and in ascending order, and how often it does."""
+
+    group: Integers
+    value: Floats
+    count: Integers
+
+    @cached_property
+    def total(self) -> float:
+        """Σw of the file."""
+        return float((self.value * self.count).sum())
+
+    @property
+    def log(self) -> Floats:
+        """v = log(w·n/Σw)."""
+        return np.asarray(np.log(self.value * (self.count.sum() / self.total)))
+
+    @cached_property
+    def scale(self) -> Scale:
+        """Mean and standard deviation of v."""
+        v = self.log
+        middle = np.average(v, weights=self.count)
+        return Scale(float(middle), float(np.sqrt(np.average((v - middle) ** 2, weights=self.count))))
+
+    @cached_property
+    def _ends(self) -> Integers:
+        return np.cumsum(self.count)
+
+    def of_rows(self, piece: slice) -> Integers:
+        """Of rows that are in the order of the list: the place of each in it."""
+        return np.searchsorted(self._ends, np.arange(piece.start, piece.stop), side="right")
+
+
+def weights_of(survey: Survey, cell: Column, facts: Grouped) -> PublicWeights:
+    """The list of a survey's weights. It is kept in memory, also where the survey is not."""
+    strata = int(facts.stratum.max()) + 1
+    keys = facts.cell.astype(np.int64) * strata + facts.stratum
+    stratum = survey.index.stratum if survey.design.strata else None
+    blocks = map_blocks(survey.engine, _Distinct(survey.weights, cell, stratum, strata, keys), len(survey))
+    found = pl.concat(blocks).group_by("group", "weight").agg(pl.col("count").sum()).sort("group", "weight")
+    return PublicWeights(*(found[name].to_numpy() for name in ("group", "weight", "count")))
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Distinct:
+    """Of a block: the weights that occur in each group, and how often."""
+
+    weight: Column
+    cell: Column
+    stratum: Column | None
+    strata: int
+    keys: Integers
+
+    def __call__(self, piece: slice) -> pl.DataFrame:
+        key = np.asarray(self.cell[piece], np.int64) * self.strata
+        if self.stratum is not None:
+            key = key + self.stratum[piece]
+        columns = {"group": np.searchsorted(self.keys, key), "weight": np.asarray(self.weight[piece], float)}
+        return pl.DataFrame(columns).group_by("group", "weight").agg(pl.len().cast(pl.Int64).alias("count"))
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How weights become scores, in whole numbers of which `step` is one."""
+
+    middle: Floats
+    """The mean of v in each cell."""
+    spread: float
+    """Of v within cells; 0 where weights are constant there, and so are all scores."""
+    step: float
+
+    @classmethod
+    def of(cls, weights: PublicWeights, facts: Grouped, step: float) -> Scores:
+        """From the list of weights."""
+        cell, v, size = facts.cell[weights.group], weights.log, facts.size
+        middle = group_sums(cell, len(size), v * weights.count) / np.maximum(size, 1)
+        freedom = max(int(size.sum() - (size > 0).sum()), 1)
+        spread = float(np.sqrt((weights.count * (v - middle[cell]) ** 2).sum() / freedom))
+        return cls(middle, spread if spread > CONSTANT else 0.0, step)
+
+    @property
+    def vary(self) -> bool:
+        """Whether there is anything that outcomes could go with."""
+        return self.spread > 0
+
+    @property
+    def largest(self) -> int:
+        """In whole numbers."""
+        return largest_score(self.step)
+
+    def __call__(self, v: Floats, cell: Integers) -> Integers:
+        """The score of each record, in whole numbers."""
+        if not self.vary:
+            return np.zeros(len(v), np.int64)
+        score = (v - self.middle[cell]) / (self.spread * self.step)
+        return np.rint(np.clip(score, -self.largest, self.largest)).astype(np.int64)
+
+
+def largest_score(step: float) -> int:
+    """In whole numbers of which `step` is one."""
+    return int(MOST_SCORE / step)
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Tilt:
+    """Mean and variance of the score in each group, about the plain mean of the group's cell."""
+
+    mean: Floats
+    variance: Floats
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class KnownWeights:
+    """What the model and the tables take from public weights, with scores in scales."""
+
+    score: Floats
+    """Of each weight in the list."""
+    score_sum: Floats
+    """Of each cell."""
+    scatter: float
+    """Σ(g − ḡ_c)² over all records."""
+    spread: float
+    """Of log weights within cells; 0 where they are constant there."""
+    weight: Floats
+    """Σw of each group."""
+    squared: Floats
+    """Σw² of each group."""
+    tilt: Tilt
+    """By weight: so far, in scores, are weighted means from plain ones."""
+    squared_tilt: Tilt
+    """By the square of the weight, as in variances."""
+
+    @classmethod
+    def of(cls, weights: PublicWeights, facts: Grouped, step: float) -> KnownWeights:
+        """From the list of weights."""
+        group, cell, size = weights.group, facts.cell[weights.group], facts.size
+        scores = Scores.of(weights, facts, step)
+        score = np.asarray(step * scores(weights.log, cell), float)
+        score_sum = group_sums(cell, len(size), score * weights.count)
+        off = score - (score_sum / np.maximum(size, 1))[cell]
+
+        def total(values: Floats) -> Floats:
+            return group_sums(group, len(facts.cell), values * weights.count)
+
+        def tilt(by: Floats) -> Tilt:
+            mean = total(by * off) / total(by)
+            return Tilt(mean, total(by * (off - mean[group]) ** 2) / total(by))
+
+        w = weights.value
+        scatter = float((weights.count * off**2).sum())
+        return cls(score, score_sum, scatter, scores.spread, total(w), total(w**2), tilt(w), tilt(w**2))
