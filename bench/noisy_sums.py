@@ -4,10 +4,11 @@
         --methods fbs fbp "asymptotic fbs" "asymptotic fbp" laplace --epsilon 3 10.8 --replicates 200
 
 ε is for blanked answers, or with --protect record for taking part; changed ones cost twice as much. Writes a CSV with a
-row for each size of sample, method, ε, statistic and class of cells: coverage, median length and RMSE over the
-sample's own, standard error over RMSE, how many fits passed their diagnostics, and in how many the private check of the
-model's shape had no objection. With --files there are further rows (kind: files) for what a user gets from so many
-synthetic files by the rules of multiple imputation. Results are kept in --keep, and a run that was stopped goes on.
+row for each size of sample, method, ε, statistic and class of cells: coverage, median length and RMSE over the sample's
+own, standard error over RMSE, how many fits passed their diagnostics, and in how many the private check of the model's
+shape had no objection. With --weight-public weights are declared public, and ε is for the outcome alone. With --files
+there are further rows (kind: files) for what a user gets from so many synthetic files by the rules of multiple
+imputation. Results are kept in --keep, and a run that was stopped goes on.
 """
 
 import argparse
@@ -115,6 +116,7 @@ class Study:
     draws: int = 1000
     files: int = 0
     protect: str = "answers"
+    weight_public: bool = False
 
     @cached_property
     def frame_and_bounds(self):
@@ -128,7 +130,8 @@ class Study:
         population, _ = self.frame_and_bounds
         sample = draw_sample(np.random.default_rng([7, replicate]), population, self.records)
         roles = {"outcome": "y", "weight": "w", "strata": "stratum", "public": ["stratum", "group"]}
-        return svysynth.read_survey(sample, population_total=float(len(population)), **roles)
+        total = float(len(population))
+        return svysynth.read_survey(sample, population_total=total, weight_public=self.weight_public, **roles)
 
     @property
     def bounds(self):
@@ -158,7 +161,8 @@ class Study:
         noise = StudyNoise(streams)
         measurement, facts = measure_survey(survey, self.protect, TABLES, self.bounds, "log", 2 * epsilon, noise)
         fitted = fit_measurement(measurement, facts, model, None, self.draws, streams)
-        verdict = fitted.verdict.passed, fitted.outcome_shape.fits and fitted.weight_shape.fits
+        fits = all(shape is None or shape.fits for shape in (fitted.outcome_shape, fitted.weight_shape))
+        verdict = fitted.verdict.passed, fits
         found = [("tables", *verdict, tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec()))]
         if self.files:
             known = FilePlan.of(self.draws, self.files, streams)
@@ -208,9 +212,10 @@ def main():
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--protect", choices=["answers", "record"], default="answers")
+    parser.add_argument("--weight-public", action="store_true")
     settings = parser.parse_args()
     settings.keep.mkdir(parents=True, exist_ok=True)
-    further = settings.draws, settings.files, settings.protect
+    further = settings.draws, settings.files, settings.protect, settings.weight_public
     studies = {records: Study(settings.population, settings.folder, records, *further) for records in settings.records}
     cases = [(records, "sample", 0.0) for records in studies]
     cases += list(product(studies, settings.methods, settings.epsilon))
