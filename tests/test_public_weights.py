@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth import engine
+from svysynth import engine, large
 from svysynth.cli import main
 from svysynth.combine import Synthetic
-from svysynth.engine import Local
+from svysynth.engine import HERE, LOCAL, Dask, Local
 from svysynth.errors import SurveyError
 from svysynth.large import store_survey
 from svysynth.ledger import open_budget
@@ -386,16 +386,46 @@ def test_more_files_and_tables_are_made_from_the_public_folder_alone(released, t
     assert left.value.code == 0, err.getvalue()
 
 
-@pytest.mark.parametrize("forge", ["weight", "count"])
+FORGED = {
+    "another weight": {"weight": pl.col("weight") + 1},
+    "another number": {"count": pl.col("count") + 1},
+    "another group": {"group": pl.col("group") - 1},
+}
+
+
+@pytest.mark.parametrize("forge", FORGED)
 def test_weights_that_are_not_the_measurements_are_refused(released, tmp_path, forge):
     public = shutil.copytree(released.public, tmp_path / "public")
     manifest = Manifest.model_validate_json((public / "manifest.json").read_text())
     assert FromPublic.read(public, manifest).draws == 400
     weights = pl.read_parquet(public / "weights.parquet")
-    larger = pl.when(pl.int_range(pl.len()) == weights.height - 1).then(pl.col(forge) + 1).otherwise(forge)
-    weights.with_columns(larger.alias(forge)).write_parquet(public / "weights.parquet")
+    last = pl.int_range(pl.len()) == weights.height - 1
+    changed = {name: pl.when(last).then(value).otherwise(name) for name, value in FORGED[forge].items()}
+    weights.with_columns(**changed).sort("group", "weight").write_parquet(public / "weights.parquet")
     with pytest.raises(ValueError, match="not the manifest's"):
         FromPublic.read(public, manifest)
+
+
+def test_a_release_from_disk_and_on_a_cluster_is_that_from_memory(tmp_path, monkeypatch):
+    """With a seed, and so without a charge: measurement, weights, tables and files are the same bytes."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(n_workers=2, **HERE) as client:
+        compare_folders(tmp_path, monkeypatch, {"memory": LOCAL, "disk": Local(2, 3), "cluster": Dask(client, parts=3)})
+
+
+def compare_folders(tmp_path, monkeypatch, engines):
+    people(area=AREAS).write_parquet(tmp_path / "people.parquet")
+    (tmp_path / "s.toml").write_text(SPEC.replace("people.csv", "people.parquet"))
+    folders = []
+    for name, most in (("memory", 10_000), ("disk", 100), ("cluster", 100)):
+        monkeypatch.setattr(large, "MOST_IN_MEMORY", most)
+        svysynth.release(tmp_path / "s.toml", tmp_path / name, svysynth.Streams.seeded(7), engine=engines[name])
+        folders.append(tmp_path / name / "public")
+    names = sorted(path.name for path in folders[0].iterdir() if path.suffix in (".parquet", ".csv", ".json"))
+    same = [name for name in names if "manifest" not in name]
+    assert len(same) == 24
+    for name in same:
+        assert len({(folder / name).read_bytes() for folder in folders}) == 1, name
 
 
 def test_the_report_speaks_of_public_weights(released):
