@@ -70,6 +70,14 @@ def test_one_cell_that_is_far_off_is_named():
     assert "mean of level 9" in "\n".join(found.lines())
 
 
+def test_one_cell_that_is_many_of_its_own_standard_errors_off_is_named():
+    """Four direct standard errors: by these alone it would not be."""
+    found = judged(tables([100.0] * 9 + [120.0], [5.0] * 10))
+    assert found.level == "look closer"
+    assert "mean of level 9" in found.lines()[1]
+    assert judged(tables([100.0] * 9 + [117.0], [5.0] * 10)).level == "publish"
+
+
 def test_a_file_s_mean_that_is_far_off_counts_whatever_the_direct_error():
     """One outlier makes the direct error large, and nothing is then far off in such errors."""
     direct = tables([750.0] + [100.0] * 9, [700.0] + [5.0] * 9)

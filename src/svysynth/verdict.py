@@ -38,6 +38,8 @@ WHOLE_OFF = 3.0
 """Direct standard errors between released and direct figures of the whole file, beyond which not to publish."""
 MUCH = 0.1
 """A part of the direct figure of the whole file by which no release should be off, whatever the standard errors."""
+OWN_ERRORS = 3.5
+"""Released standard errors between the two, beyond which a cell is named: chance and noise do that to one in 10⁴."""
 MANY_CELLS = 0.1
 """A share of all figures that must not be far off."""
 BEYOND = 0.005
@@ -167,11 +169,14 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     wrong = (pl.col("off").abs() > WHOLE_OFF) | (part > MUCH)
     for row in file.filter(wrong).iter_rows(named=True):
         yield Reason("do not publish", f"The {row['statistic']} of the whole file is far off the direct one.")
-    cells = known.filter(~whole & outside & (pl.col("off").abs() > FAR_OFF) & (part > WORTH))
+    own = (pl.col("estimate") - pl.col("estimate_direct")).abs() / pl.col("se")
+    far = pl.col("off").abs() > FAR_OFF
+    cells = known.filter(~whole & outside & (far | (own > OWN_ERRORS)) & (part > WORTH))
     if cells.height:
         named = "; ".join(_named(row, labels) for row in cells.head(3).iter_rows(named=True))
         more = f" and {cells.height - 3} more" if cells.height > 3 else ""
-        level: Level = "do not publish" if cells.height > MANY_CELLS * known.height else "look closer"
+        many = cells.filter(far).height > MANY_CELLS * known.height
+        level: Level = "do not publish" if many else "look closer"
         yield Reason(level, f"Far off the direct estimate, which lies outside the interval: {named}{more}.")
 
 
