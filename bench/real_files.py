@@ -74,7 +74,8 @@ def cases() -> Iterator[Case]:
     schools = {"outcome": "api00", "weight": "pw", "strata": "stype", "public": ["stype"], "population_total": 6194.0}
     for privacy in (FBS, FBP):
         yield Case("Schools, stratified simple random sample (apistrat)", "apistrat", schools, privacy)
-    yield Case("The same, weights declared public", "apistrat", schools | {"weight_public": True}, FBS)
+    for privacy in (FBS, noisy((200.0, 1000.0), (1.0, 300.0))):
+        yield Case("The same, weights declared public", "apistrat", schools | {"weight_public": True}, privacy)
     for privacy in (noisy((200.0, 1000.0), (1.0, 300.0)), laplace((200.0, 1000.0), (1.0, 60.0))):
         yield Case("The same, weights confidential", "apistrat", schools, privacy)
     clusters = schools | {"cluster": "dnum", "strata": None}

@@ -33,7 +33,9 @@ def test_the_audits_at_length(tmp_path):
     before = (DOCS / "audit.md").read_text(encoding="utf-8")
     review = before[before.index("## A hostile review") :]  # written by people
     (DOCS / "audit.md").write_text(page(exact, sampled, seconds) + "\n" + review, encoding="utf-8")
-    assert exact.filter(guarantee="global")["holds"].all()
+    judged = exact.filter(pl.col("holds").is_not_null())
+    assert judged["guarantee"].n_unique() == 2
+    assert judged["holds"].all()
     assert sampled["holds"].all()
 
 
@@ -90,13 +92,13 @@ runs. All data are generated.
 """
 EXACT = """
 {pairs:,} pairs of samples of 5 to 20 records, every other one adversarial: the rest in one or two places, the record
-far off, with an extreme weight, or among them. Global: the noise of tables at ε = 1. Shown is the largest over the
-pairs of how far the measured sums move over the scale of their noise, which is the least ε that holds with δ = 0.
-Asymptotic: the paper's mechanism at Δ_α = 1.8, one draw, for a model of two parameters on a grid of 2673 points. Shown
-is the largest over the pairs of the least ε with which (ε, δ) holds both ways, for three δ, the largest δ at the
-claimed ε, and the share of pairs for which that exceeds 0.001. It does not promise a bound for every data set, so
-nothing is judged, and its ratio at δ = 0 is the grid's, as the likelihood has no bound. "inf" is beyond what a float
-can hold.
+far off, with an extreme weight, or among them. Global: the noise of tables, and all that noisy sums measure, at ε =
+1. Shown is the largest over the pairs of how far what is measured moves over the scale of its noise, which is the
+least ε that holds with δ = 0. Asymptotic: the paper's mechanism at Δ_α = 1.8, one draw, for a model of two parameters
+on a grid of 2673 points. Shown is the largest over the pairs of the least ε with which (ε, δ) holds both ways, for
+three δ, the largest δ at the claimed ε, and the share of pairs for which that exceeds 0.001. It does not promise a
+bound for every data set, so nothing is judged, and its ratio at δ = 0 is the grid's, as the likelihood has no bound.
+"inf" is beyond what a float can hold.
 """
 SAMPLED = """
 Two small surveys that differ in one respondent, with the answers that do the most harm, released again and again by

@@ -132,6 +132,7 @@ def test_ranks_are_uniform_with_the_noise_included(prior):
     values = p_values(found)
     rows = {"model": prior, "simulations": SIMULATIONS, "failed": failed, "quantities": len(values)}
     frame = pl.DataFrame([rows | {"smallest_p": values.min(), "largest_p": values.max()}])
+    (DOCS / "calibration").mkdir(exist_ok=True)
     frame.write_csv(DOCS / "calibration" / f"noisy-sums-{prior}.csv")
     assert failed <= SIMULATIONS // 20
     assert values.min() > FALSE_ALARM / len(values)
