@@ -88,17 +88,18 @@ def draw(found):
                     axis.plot(own["epsilon"], own[column], style, color=f"C{number}", marker=".", **named)
             axis.set_xscale("log")
             axis.set_xticks([0.5, 1, 2, 3, 5, 10.8], ["0.5", "1", "2", "3", "5", "10.8"])
-            axis.minorticks_off()
             if column == "length_over_sample":
                 axis.set_yscale("log")
                 axis.set_yticks([1, 1.5, 2, 3, 5], ["1", "1.5", "2", "3", "5"])
+            axis.minorticks_off()
             for limit in {"coverage": COVERAGE, "se_over_rmse": ERRORS}.get(column, (1.0,)):
                 axis.axhline(limit, color="0.6", linewidth=0.8, zorder=0)
             axis.set_ylabel(label if place == 0 else "")
         axes[0, place].set_title(f"n = {records:,}")
         axes[-1, place].set_xlabel("ε, blanked answers")
     axes[1, -1].legend(frameon=False, fontsize=8)
-    figure.suptitle("FBS (lines) and FBP (dashes) from noisy sums, the paper's simulation")
+    both = "FBS (lines) and FBP (dashes)" if "fbp" in found["method"] else "FBS"
+    figure.suptitle(f"{both} from noisy sums, the paper's simulation")
     figure.savefig(DOCS / "noisy-sums.svg", metadata={"Date": None})
 
 
