@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import svysynth
 from svysynth import engine
 from svysynth.engine import BLOCK, LOCAL, Local
+from svysynth.errors import SurveyError
 from svysynth.groups import whole_sums
 from svysynth.large import store_survey
 from svysynth.mechanisms.noisy_sums import measurement as measuring
@@ -23,7 +24,7 @@ from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Plan, Use, Weighted, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
-from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, reach_of, scale_from_counts
+from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, largest_excess, reach_of, scale_from_counts
 from svysynth.noise import OpenDPNoise, StudyNoise
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 
@@ -81,6 +82,15 @@ def exact(frame, plan=None, bounds=BOUNDS, transform="log", **roles):
 
 
 ODD = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def test_the_bound_holds_for_what_is_not_a_number_too():
+    """No constant that is wrong on the way may turn into a record without a bound."""
+    odd = [np.array([np.nan, np.inf, -np.inf, 1e300, 0.5]), np.array([np.nan, np.nan, 1e300, -1e300, 0.5])]
+    with np.errstate(all="ignore"):
+        assert (np.abs(measuring._bounded(odd, 1.0)).sum(axis=0) <= LARGEST).all()
+    with np.errstate(all="ignore"), pytest.raises(SurveyError, match="so extreme"):
+        largest_excess(Scaling(Scale(0.0, 1e4), Scale(0.0, 1e4), 5.0), "log", both=False)
 
 
 @settings(max_examples=300)

@@ -14,8 +14,8 @@ from svysynth.ledger import show
 from svysynth.mechanisms.base import examine
 from svysynth.models.base import Records, make_records
 from svysynth.sampler import Fit, fit
-from svysynth.spec import TableSpec, parse_spec
-from svysynth.suitability import examine_model, judge_calibration, judge_weights, refuse_misfit
+from svysynth.spec import BoundsSpec, TableSpec, parse_spec
+from svysynth.suitability import examine_bounds, examine_model, judge_calibration, judge_weights, refuse_misfit
 
 SPEC = """
 [survey]
@@ -364,3 +364,18 @@ def test_replaced_surveys_keep_the_declaration():
     survey = survey_of(people(), weight_public=True)
     assert replace(survey).confidential == ("income",)
     assert survey.published == ("region", "sex", "wt")
+
+
+@pytest.mark.parametrize("power", [-1.0, 0.5])
+def test_public_weights_that_tell_the_outcome_are_named(power):
+    """As in a sample drawn in proportion to the outcome; drawn by something like it, they are public in truth."""
+    generator = np.random.default_rng(8)
+    y = np.exp(10 + 0.5 * generator.standard_normal(500))
+    bounds = BoundsSpec(outcome=(1.0, 1e7), weight=(1e-9, 1e9))
+    like = y * np.exp(0.4 * generator.standard_normal(500))
+    for size, named in ((y, 1), (like, 0)):
+        frame = pl.DataFrame({"y": y, "w": 1000 * size**power, "sex": ["F", "M"] * 250})
+        for public in (True, False):
+            survey = svysynth.read_survey(frame, outcome="y", weight="w", public=["sex"], weight_public=public)
+            found = [one.place for one in examine_bounds(survey, bounds).findings]
+            assert found.count("survey.weight_public") == named * public

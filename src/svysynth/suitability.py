@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 import polars as pl
+from scipy.stats import spearmanr
 
 from svysynth.calibration import LARGEST_LEVEL, Calibration
 from svysynth.columns import ALL
@@ -42,6 +43,8 @@ COMMON, VERY_COMMON = 0.10, 0.25
 """Shares of records with one and the same outcome, which no continuous model has."""
 LOOKED_AT = 200_000
 """Records whose values are counted; of more, every k-th."""
+TELLING = 0.99
+"""A rank correlation of public weights and outcomes from which on one tells the other."""
 FAR_OFF, WORTH = 5.0, 0.02
 """A model's own figure that is so many direct standard errors and such a part of the direct one off is wrong."""
 WHOLE_OFF = 4.0
@@ -164,7 +167,22 @@ def _copies(survey: Survey) -> list[Finding]:
             found.append(
                 Finding("survey.public", problem, why, "leave it out, or publish it in coarse classes", stops=True)
             )
-    return found
+    return [*found, *_telling_weights(survey)]
+
+
+def _telling_weights(survey: Survey) -> list[Finding]:
+    """Public weights that go up or down with the outcome, as they do where a sample is drawn by its size."""
+    if not survey.weight_public or len(survey) <= FEW_VALUES:
+        return []
+    chosen = np.arange(0, len(survey), -(-len(survey) // LOOKED_AT))
+    weights, outcomes = (column.take(chosen) for column in (survey.weights, survey.outcome_values))
+    if min(len(np.unique(weights)), len(np.unique(outcomes))) <= FEW_VALUES:
+        return []
+    if abs(float(spearmanr(weights, outcomes).statistic)) < TELLING:
+        return []
+    problem = "the weights, which are declared public, tell the outcome"
+    why = "a release publishes them as they are, record by record"
+    return [Finding("survey.weight_public", problem, why, "leave it out: weights are then protected too", stops=True)]
 
 
 def _values(survey: Survey) -> list[Finding]:

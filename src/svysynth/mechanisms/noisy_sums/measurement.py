@@ -391,6 +391,7 @@ def _bounded(values: Sequence[Floats], reach: float) -> Integers:
     for row, scaled in zip(whole, values, strict=True):
         scaled *= LARGEST / reach
         row[:] = np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
+    np.maximum(whole, -int(FARTHEST), out=whole)  # what is not a number has become the least integer
     size = np.abs(whole).sum(axis=0)
     far = np.flatnonzero(size > LARGEST)
     found = whole[:, far]

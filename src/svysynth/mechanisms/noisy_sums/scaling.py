@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from svysynth.errors import SurveyError
 from svysynth.groups import Floats, Integers
 from svysynth.outline import outlined
 from svysynth.spec import StandInSpec, Transform
@@ -105,7 +106,11 @@ def largest_excess(scaling: Scaling, transform: Transform, both: bool) -> float:
     radius = scaling.radius
     t = scaling.outcome.centre + radius * scaling.outcome.width * np.cos(angle)
     first, second = weighted_excess(t, radius * scaling.weight.width * np.sin(angle), scaling, transform)
-    return float(np.max(np.abs(first) + both * np.abs(second)))
+    found = float(np.max(np.abs(first) + np.abs(second) if both else np.abs(first)))
+    if not 0 < found < math.inf:
+        problem = "are so extreme that answers cannot be measured in scales of them"
+        raise SurveyError("spec", "the weights, or the constants of [standin],", problem, "look at both")
+    return found
 
 
 def reach_of(records: int, epsilon: float, alone: bool = False) -> float:
