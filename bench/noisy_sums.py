@@ -8,7 +8,9 @@ row for each size of sample, method, ε, statistic and class of cells: coverage,
 own, standard error over RMSE, how many fits passed their diagnostics, and in how many the private check of the model's
 shape had no objection. With --weight-public weights are declared public, and ε is for the outcome alone. With --files
 there are further rows (kind: files) for what a user gets from so many synthetic files by the rules of multiple
-imputation. Results are kept in --keep, and a run that was stopped goes on.
+imputation. Results are kept in --keep, and a run that was stopped goes on. A release has 1,000 draws, from chains that
+are run on until their diagnostics pass, in up to four rounds; for thousands of samples --draws 250 --rounds 1 is enough
+for coverage, and says little of diagnostics.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.noise import StudyNoise
+from svysynth.sampler import MOST_ROUNDS
 from svysynth.spec import BoundsSpec, EstimationSpec, Spec, TableSpec
 
 CHUNK = 10
@@ -114,6 +117,7 @@ class Study:
     folder: str
     records: int
     draws: int = 1000
+    rounds: int = MOST_ROUNDS
     files: int = 0
     protect: str = "answers"
     weight_public: bool = False
@@ -160,7 +164,7 @@ class Study:
         """By the release's own code: tables, and with `files` what synthetic files give."""
         noise = StudyNoise(streams)
         measurement, facts = measure_survey(survey, self.protect, TABLES, self.bounds, "log", 2 * epsilon, noise)
-        fitted = fit_measurement(measurement, facts, model, None, self.draws, streams)
+        fitted = fit_measurement(measurement, facts, model, None, self.draws, streams, self.rounds)
         fits = all(shape is None or shape.fits for shape in (fitted.outcome_shape, fitted.weight_shape))
         verdict = fitted.verdict.passed, fits
         found = [("tables", *verdict, tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec()))]
@@ -210,12 +214,13 @@ def main():
     parser.add_argument("--methods", nargs="+", default=["fbs"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=MOST_ROUNDS)
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--protect", choices=["answers", "record"], default="answers")
     parser.add_argument("--weight-public", action="store_true")
     settings = parser.parse_args()
     settings.keep.mkdir(parents=True, exist_ok=True)
-    further = settings.draws, settings.files, settings.protect, settings.weight_public
+    further = settings.draws, settings.rounds, settings.files, settings.protect, settings.weight_public
     studies = {records: Study(settings.population, settings.folder, records, *further) for records in settings.records}
     cases = [(records, "sample", 0.0) for records in studies]
     cases += list(product(studies, settings.methods, settings.epsilon))
@@ -226,7 +231,7 @@ def main():
             replicates = range(first, min(first + CHUNK, settings.replicates))
             for case in cases:
                 records, method, epsilon = case
-                parts = settings.population, records, *map(str, further[1:]), method.replace(" ", "-"), epsilon, first
+                parts = settings.population, records, *map(str, further), method.replace(" ", "-"), epsilon, first
                 path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
                 paths[case].append(path)
                 work.append(pool.submit(some, studies[records], method, epsilon, replicates, path))

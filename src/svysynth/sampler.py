@@ -78,16 +78,21 @@ def fit(model: Model, records: Records, alpha: Column, streams: Streams, draws: 
     return Fit(model, records, alpha, kept, verdict)
 
 
-def draw_from(model: Density, statistics: Any, streams: Streams, draws: int, label: str) -> tuple[Parameters, Verdict]:
-    """Draws from a density, given what it needs of the data; a run that fails is made once more with half the step."""
-    found, verdict = _run(model, statistics, streams, draws, label, halvings=0)
-    if not verdict.passed:
-        found, verdict = _run(model, statistics, streams, draws, label, halvings=1)
+def draw_from(
+    model: Density, statistics: Any, streams: Streams, draws: int, label: str, rounds: int = MOST_ROUNDS
+) -> tuple[Parameters, Verdict]:
+    """Draws from a density, given what it needs of the data; a run that fails is made once more with half the step.
+
+    With one round the chains have their first length whatever the verdict, as in studies of thousands of fits.
+    """
+    found, verdict = _run(model, statistics, streams, draws, label, 0, rounds)
+    if not verdict.passed and rounds > 1:
+        found, verdict = _run(model, statistics, streams, draws, label, 1, rounds)
     return {name: jnp.asarray(value) for name, value in found.items()}, verdict
 
 
 def _run(
-    model: Density, statistics: Any, streams: Streams, draws: int, label: str, halvings: int
+    model: Density, statistics: Any, streams: Streams, draws: int, label: str, halvings: int, rounds: int
 ) -> tuple[dict[str, Floats], Verdict]:
     """Warm up at half the step, then run until the verdict is good or cannot become so; the draws that are kept."""
     key = jax_key(streams, label)
@@ -95,7 +100,7 @@ def _run(
     advance = partial(_advance, model, statistics, whitening, key=key)
     state, _ = advance(state, number=0, halvings=halvings + 1)
     legs: list[_Leg] = []
-    for _ in range(MOST_ROUNDS):
+    for _ in range(rounds):
         for _ in range(_legs(model, draws)):
             state, leg = advance(state, number=1 + len(legs), halvings=halvings)
             legs.append(leg)

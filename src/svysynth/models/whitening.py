@@ -30,19 +30,28 @@ class Whitening(NamedTuple):
     center: jax.Array
     factor: jax.Array
     cubics: jax.Array | None = None
-    """Parameter × interval × 4: q on each interval, highest power first; None for q(u) = u."""
+    """Parameter × interval × 4: q on each interval, highest power first, for the first parameters; q(u) = u for the
+    others, and for all where it is None."""
 
     def __call__(self, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """z, and the log of the Jacobian of q."""
-        if self.cubics is None:
-            return self.center + self.factor @ u, jnp.zeros(())
-        inside = jnp.clip(u, -LARGEST, LARGEST)
-        interval = jnp.clip(jnp.floor((inside + LARGEST) / WIDTH), 0, INTERVALS - 1).astype(int)
-        a, b, c, d = self.cubics[jnp.arange(len(u)), interval].T
-        s = inside + LARGEST - interval * WIDTH
-        slope = (3 * a * s + 2 * b) * s + c
-        q = ((a * s + b) * s + c) * s + d + (u - inside) * slope
-        return self.center + self.factor @ q, jnp.log(slope).sum()
+        """z, and the log of the Jacobian of q. Parameters beyond the factor are only moved by the center."""
+        q, log_jacobian = u, jnp.zeros(())
+        if self.cubics is not None:
+            first, log_jacobian = _spline(self.cubics, u[: len(self.cubics)])
+            q = jnp.concatenate([first, u[len(self.cubics) :]])
+        known = len(self.factor)
+        return self.center + jnp.concatenate([self.factor @ q[:known], q[known:]]), log_jacobian
+
+
+def _spline(cubics: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """q(u), and the log of its Jacobian."""
+    inside = jnp.clip(u, -LARGEST, LARGEST)
+    interval = jnp.clip(jnp.floor((inside + LARGEST) / WIDTH), 0, INTERVALS - 1).astype(int)
+    a, b, c, d = cubics[jnp.arange(len(u)), interval].T
+    s = inside + LARGEST - interval * WIDTH
+    slope = (3 * a * s + 2 * b) * s + c
+    q = ((a * s + b) * s + c) * s + d + (u - inside) * slope
+    return q, jnp.log(slope).sum()
 
 
 def identity_cubics(size: int) -> jax.Array:

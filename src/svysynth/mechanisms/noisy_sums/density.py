@@ -1,6 +1,7 @@
 """Density: what posteriors from noisy sums share.
 
-The noise of the measurement is Laplace. Whitening is by the mode and its curvature as if it were normal.
+The noise of the measurement is Laplace. Whitening is by the mode and its curvature as if it were normal, and parameters
+that are skewed go along their own line by normal scores.
 """
 
 from __future__ import annotations
@@ -11,17 +12,29 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from svysynth.models.base import Array
-from svysynth.models.whitening import Whitening
+from svysynth.models.whitening import Whitening, normal_score_cubics
 from svysynth.spec import Transform
 
 LEAST_CURVATURE = 0.3
 NEWTON_STEPS = 25
+FARTHEST, PLACES = 15.0, 301
+"""How far along a skewed parameter's line its density is looked at, in spreads, and at how many places."""
+DIFFERENCE = 1e-4
+"""Of a parameter, over which slopes are compared."""
 DAMPING = (0.0, 0.3, 3.0, 30.0, 300.0, 3000.0)
 """What is tried beside the curvature in a Newton step; the best step is taken."""
+USUAL_SCORE = 0.3375
+"""At which an exponential number is its mean."""
 
 Prior = Literal["fbs", "fbp"]
+
+
+def exponential(score: Array) -> Array:
+    """The exponential number with this normal score."""
+    return -jax.scipy.special.log_ndtr(-score)
 
 
 @dataclass(frozen=True)
@@ -32,9 +45,7 @@ class NoisyDensity(ABC):
     deviations: bool
     """Whether cells may differ from what x says of them."""
     transform: Transform
-    turn = 0.1
-    steps = 20
-    oversampling = 6
+    oversampling = 4
     near_normal = True
 
     @property
@@ -50,9 +61,31 @@ class NoisyDensity(ABC):
     def _start(self, statistics: Any) -> Array:
         """Where Newton's steps begin."""
 
+    @property
+    @abstractmethod
+    def turn(self) -> float:
+        """Of one step, in radians."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Of one transition."""
+
+    @abstractmethod
+    def _skewed(self, statistics: Any) -> tuple[int, ...]:
+        """The places of parameters whose densities are far from normal."""
+
+    @abstractmethod
+    def _unwhitened(self, statistics: Any) -> tuple[int, int]:
+        """How many parameters at the end need no whitening: those about zero, and scores of exponential numbers."""
+
     @abstractmethod
     def _residuals(self, point: Any, latent: Any, statistics: Any) -> list[Array]:
-        """What was measured less what is true, in scales of the noise."""
+        """What was measured less what is true, in scales of the noise, where the noise is taken as it is."""
+
+    @abstractmethod
+    def _mixed_residuals(self, point: Any, latent: Any, statistics: Any) -> list[tuple[Array, Array]]:
+        """The same where it is normal noise of random variances, with the normal scores of these."""
 
     @abstractmethod
     def _without_noise(self, point: Any, latent: Any, statistics: Any) -> Array:
@@ -62,22 +95,30 @@ class NoisyDensity(ABC):
         """Log posterior, up to a constant."""
         point, latent = self._at(z, statistics)
         noise = sum(-jnp.abs(off).sum() for off in self._residuals(point, latent, statistics))
+        for off, score in self._mixed_residuals(point, latent, statistics):
+            variance = exponential(score)
+            noise += (-0.25 * off**2 / variance - 0.5 * jnp.log(variance) - 0.5 * score**2).sum()
         return jnp.asarray(noise + self._without_noise(point, latent, statistics))
 
     def whitening(self, statistics: Any) -> Whitening:
         """The mode and its curvature as if the noise were normal, by Newton's steps."""
+        start, (zeros, scores) = self._start(statistics), self._unwhitened(statistics)
+        rest = jnp.concatenate([jnp.zeros(zeros), jnp.full(scores, USUAL_SCORE)])
 
         def density(z: Array) -> Array:
-            point, latent = self._at(z, statistics)
-            noise = sum(-0.25 * (off**2).sum() for off in self._residuals(point, latent, statistics))
+            point, latent = self._at(jnp.concatenate([z, rest]), statistics)
+            mixed = [off for off, _ in self._mixed_residuals(point, latent, statistics)]
+            noise = sum(-0.25 * (off**2).sum() for off in [*self._residuals(point, latent, statistics), *mixed])
             return noise + self._without_noise(point, latent, statistics)
 
-        slope = jax.grad(density)
-        curvature = jax.jacfwd(slope)
+        slope = jax.vmap(jax.grad(density))
 
         def newton(at: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
             z, value, _before = at
-            bent, uphill = -curvature(z), slope(z)
+            # differences of slopes: the program of exact second derivatives takes three times as long to compile
+            around = slope(jnp.concatenate([z + sides, z - sides, z[None]]))
+            bent = (around[len(z) : -1] - around[: len(z)]) / (2 * DIFFERENCE)
+            bent, uphill = (bent + bent.T) / 2, around[-1]
 
             def damped(by: Array) -> tuple[Array, Array]:
                 root = jnp.linalg.cholesky(bent + by * jnp.eye(len(z)))  # not a number where that is not convex
@@ -90,8 +131,26 @@ class NoisyDensity(ABC):
             better = values[best] > value
             return (jnp.where(better, places[best], z), jnp.where(better, values[best], value), bent), None
 
-        start = self._start(statistics)
+        sides = DIFFERENCE * jnp.eye(len(start))
         begin = start, jnp.array(-jnp.inf), jnp.eye(len(start))
         (center, _, bent), _ = jax.lax.scan(newton, begin, None, length=NEWTON_STEPS)
         values, vectors = jnp.linalg.eigh(bent)
-        return Whitening(center, vectors / jnp.sqrt(jnp.maximum(jnp.abs(values), LEAST_CURVATURE)))
+        root = vectors / jnp.sqrt(jnp.maximum(jnp.abs(values), LEAST_CURVATURE))
+        factor = _one_after_another(root @ root.T, self._skewed(statistics))
+        far = jnp.linspace(-FARTHEST, FARTHEST, PLACES)
+
+        def along(direction: Array) -> Array:
+            values = jax.vmap(lambda by: self.log_density(jnp.append(center + by * direction, rest), statistics))(far)
+            return jnp.where(jnp.isfinite(values), values, -jnp.inf)
+
+        cubics = None
+        if skewed := len(self._skewed(statistics)):
+            lines = jax.vmap(along)(factor[:, :skewed].T)
+            cubics = normal_score_cubics(jnp.broadcast_to(far, lines.shape), lines)
+        return Whitening(jnp.append(center, jnp.zeros(len(rest))), factor, cubics)
+
+
+def _one_after_another(covariance: Array, first: tuple[int, ...]) -> Array:
+    """A root of a covariance whose first columns are how all parameters move with these, each given those before."""
+    order = np.array([*first, *(place for place in range(len(covariance)) if place not in first)])
+    return jnp.asarray(jnp.linalg.cholesky(covariance[order][:, order])[np.argsort(order)])

@@ -25,12 +25,13 @@ from svysynth.mechanisms.noisy_sums.figures import (
 )
 from svysynth.mechanisms.noisy_sums.given_weights import GivenStatistics, GivenWeights, given_statistics
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, NoisyStatistics, statistics_of
+from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, noise_is_mixed
 from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
 from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
+from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics, statistics_of
 from svysynth.models.base import design_matrix
 from svysynth.outline import outlined
-from svysynth.sampler import draw_from
+from svysynth.sampler import MOST_ROUNDS, draw_from
 from svysynth.spec import EstimationSpec, TableSpec
 from svysynth.streams import Streams
 
@@ -67,15 +68,22 @@ def describe(
     if measurement.plan.weights_public:
         model = GivenWeights(*choices, scores=len(measurement.squares) > 1)
         return model, given_statistics(measurement, facts, size, x, spread)
-    return NoisyModel(*choices), statistics_of(measurement, size, x, spread)
+    statistics = statistics_of(measurement, size, x, spread)
+    return NoisyModel(*choices, mixed=noise_is_mixed(statistics)), statistics
 
 
 def fit_measurement(
-    measurement: Measurement, facts: PublicFacts, prior: Prior, formula: str | None, draws: int, streams: Streams
+    measurement: Measurement,
+    facts: PublicFacts,
+    prior: Prior,
+    formula: str | None,
+    draws: int,
+    streams: Streams,
+    rounds: int = MOST_ROUNDS,
 ) -> Fitted:
     """Draw from the posterior, and compare the model's shape with the noisy histograms, if there are any."""
     model, statistics = describe(measurement, facts, prior, formula)
-    found, verdict = draw_from(model, statistics, streams, draws, "noisy sums")
+    found, verdict = draw_from(model, statistics, streams, draws, "noisy sums", rounds)
     drawn = unscaled({name: np.asarray(value) for name, value in found.items()}, measurement)
     if measurement.sizes is not None:
         sizes = draw_sizes(measurement.sizes, facts, len(drawn), streams.words("sizes of cells", 0, 4))

@@ -33,15 +33,9 @@ from svysynth.mechanisms.noisy_sums.clamped import lost_given_weights
 from svysynth.mechanisms.noisy_sums.density import NoisyDensity
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.posterior import (
-    COMMON,
-    DECADE,
-    DEVIATION,
-    LARGEST_LOG,
-    LKJ,
-    MISFIT,
-    members_of,
-)
+from svysynth.mechanisms.noisy_sums.misfit import COMMON, LARGEST_LOG, MISFIT
+from svysynth.mechanisms.noisy_sums.posterior import DECADE, DEVIATION, LKJ
+from svysynth.mechanisms.noisy_sums.statistics import members_of
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights
 from svysynth.models.base import Array, Parameters
 from svysynth.outline import outlined
@@ -177,6 +171,20 @@ class GivenWeights(NoisyDensity):
 
     scores: bool = True
     """Whether weights vary within cells, so that outcomes may go with them."""
+    turn = 0.1
+    steps = 20
+    oversampling = 6
+
+    def _skewed(self, statistics: GivenStatistics) -> tuple[int, ...]:
+        return ()
+
+    def _unwhitened(self, statistics: GivenStatistics) -> tuple[int, int]:
+        return 0, 0
+
+    def _mixed_residuals(
+        self, point: _Point, latent: _Latent, statistics: GivenStatistics
+    ) -> list[tuple[Array, Array]]:
+        return []
 
     def complete(self, key: Array, z: Array, statistics: GivenStatistics) -> Parameters:
         """What the true sums of a draw say, in scales: means of the cells, spread within them, and the misfit."""

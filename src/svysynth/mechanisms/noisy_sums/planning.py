@@ -43,7 +43,7 @@ MOST_OF_SIZES = 0.25
 """Of ε, for the sizes of cells."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
-COMMON, MISFIT = 0.03, 0.04
+COMMON, MISFIT = 0.03, 0.03
 """Usual errors of a model's means together, and of each mean and count: with real wages and no noise they are about
 that, or half as large again (docs/method.md)."""
 STEPS = 1000

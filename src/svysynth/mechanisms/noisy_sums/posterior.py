@@ -13,15 +13,18 @@ for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FB
 normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same Σ (docs/method.md).
 
 A file whose answers are not lognormal, or were clamped, has other weighted means and sums of weights than S and W say.
-How far off they are is sampled too: γ ~ N(0, m² + what samples give by chance) in each row of the weighted sums, with m
-learned from the rows (log m is normal about log MISFIT); for outcomes one more that all rows share, γ₀ ~ N(0, COMMON²);
-and κ, the sum of the sample's weights over the population total. What was clamped away from weighted sums is added as a
-normal model has it. Where scales come from histograms these say something of the spreads, for which squares may be too
-noisy: the log of a spread within and between cells is that of its scale, give or take an error. Public
-scales say nothing of them.
+How far off they are is sampled too (`misfit.py`): γ ~ N(0, m² + what samples give by chance) in each row of the
+weighted sums, with m learned from the rows; for outcomes one more that all rows share, γ₀; and κ, the sum of the
+sample's weights over the population total. What was clamped away from weighted sums is added as a normal model has it.
+Where scales come from histograms these say something of the spreads, for which squares may be too noisy: the log of a
+spread within and between cells is that of its scale, give or take an error. Public scales say nothing of them.
 
 The sampler moves S by a map that depends on Σ, β and τ: S = its mean and spread given them if the noise were normal. So
-it works where noise is far below the sampling error and where it is far above. W is moved by Bartlett's factors.
+it works where noise is far below the sampling error and where it is far above. W is moved by Bartlett's factors. Where
+noise is not far above the sampling error it is made normal: Laplace noise is normal noise whose variance is exponential
+(Andrews and Mallows 1974), these variances are sampled by their normal scores, and no kink is left that would slow the
+sampler down. Where it is far above, a small variance would pin a sum down that only β can move, and the noise is taken
+as it is.
 """
 
 from __future__ import annotations
@@ -32,108 +35,64 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr, ndtri
 
-from svysynth.groups import Floats, Integers
-from svysynth.mechanisms.noisy_sums.clamped import lost_to_clamping
-from svysynth.mechanisms.noisy_sums.density import NoisyDensity
-from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
+from svysynth.mechanisms.noisy_sums.density import NoisyDensity, exponential
+from svysynth.mechanisms.noisy_sums.misfit import Misfit, MisfitPoint, misfit_at, misfit_variance
+from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
 from svysynth.models.base import Array, Parameters
 from svysynth.outline import outlined
 
 DEVIATION, DECADE = 0.1, 1.2
 """log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""
-COMMON, MISFIT, UNSURE = 0.1, 0.02, 0.7
-"""γ₀ ~ N(0, COMMON²) and log m ~ N(log MISFIT, UNSURE²): how far a model's means and counts are off, as shares."""
-SUM_OF_WEIGHTS = 0.02
-"""The spread of log κ's prior, beside what samples give by chance."""
 LKJ = 6.0
-LARGEST_LOG = 50.0
-"""Of what is exponentiated: nothing overflows where the sampler looks too far."""
+FAR_ABOVE = 6.0
+"""Noise is taken as it is where its variance is so many times the sampling variance of a usual cell."""
+FEW_ROWS = 2
+"""With no more weighted sums their noise is taken as it is."""
 
 
-@outlined
-class NoisyStatistics(NamedTuple):
-    """The measurement in scales, and the public facts, as arrays."""
-
-    size: Array
-    """n_c."""
-    x: Array
-    """Cell × coefficient."""
-    spread: Array
-    """Of each coefficient's prior."""
-    widths: Array
-    """Of t and v: the scales in units of the transformed answers."""
-    members: tuple[Array, ...]
-    """For each level, row × cell: one where the cell is in the row."""
-    sums: tuple[Array, ...]
-    """For each level, row × 2."""
-    noise: tuple[Array, ...]
-    """For each level, the scale of its noise."""
-    squares: Array
-    squares_noise: Array
-    weighted_members: Array
-    """Row × cell, of the weighted sums."""
-    weighted: Array
-    """Row × 1 or 2: of outcomes, and of weights."""
-    weighted_noise: Array
-    width_error: Array
-    """Of the log of a scale."""
-
-
-def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: Floats) -> NoisyStatistics:
-    """What the posterior needs, with a cell in each row of x."""
-    step, weighted = measurement.step, measurement.weighted
-    return NoisyStatistics(
-        jnp.asarray(size, float),
-        jnp.asarray(x),
-        jnp.asarray(spread),
-        jnp.asarray(measurement.scaling.widths),
-        tuple(members_of(level) for level in measurement.levels),
-        tuple(jnp.asarray(level.sums * step) for level in measurement.levels),
-        tuple(jnp.asarray(level.scale * step) for level in measurement.levels),
-        jnp.asarray(measurement.squares * step**2),
-        jnp.asarray(measurement.squares_scale * step**2),
-        members_of(weighted),
-        jnp.asarray(weighted.sums * measurement.weighted_step + lost_to_clamping(measurement, size)),
-        jnp.asarray(weighted.scale * measurement.weighted_step),
-        jnp.asarray(measurement.width_error),
+def noise_is_mixed(statistics: NoisyStatistics) -> bool:
+    """Whether noise is sampled as normal noise of random variances: not where it is far above the sampling error."""
+    level = statistics.own_level
+    return level is not None and bool(
+        2 * statistics.noise[level] ** 2 < FAR_ABOVE * np.median(np.asarray(statistics.size))
     )
-
-
-def members_of(level: Level) -> Array:
-    """Row × cell: one where the cell is in the row."""
-    return jnp.asarray(np.eye(len(level.sums))[:, level.place])
 
 
 @outlined
 class _Point(NamedTuple):
-    """Unconstrained parameters by name."""
+    """Unconstrained parameters by name; the last three have no need of whitening."""
 
     sums: Array
     """Cell × 2: standard normal, given the rest, if the noise were normal."""
     bartlett: Array
     """log of the first factor, the second, log of the third."""
     spread: Array
-    """log s_t, log s_v, arctanh of the correlation."""
+    """log s_t, log s_v, and the normal score of the angle whose sine is the correlation."""
     coefficients: Array
     """Coefficient × 2."""
     deviation: Array
     """log τ of t and v."""
     misfit: Array
-    """Row × 1 or 2: γ in units of `_misfit_scale`."""
+    """Row × 1 or 2 (`misfit.py`)."""
     common: Array
-    """γ₀, log κ, and log(m/MISFIT) of outcomes and of weights, in units of their priors' spreads."""
+    tails: Array
+    """Row × 1 or 2."""
+    sums_noise: Array
+    """Cell × 2: normal scores of the variances of the noise of a cell's own sums; empty where it is not mixed."""
+    weighted_noise: Array
+    """Row × 1 or 2: the same of weighted sums."""
 
 
 @outlined
 class _Latent(NamedTuple):
-    """The true sums and the scatter at a point."""
+    """The true sums, the scatter and the misfit at a point."""
 
     sums: Array
     scatter: Array
     """W₁₁, W₁₂, W₂₂."""
-    center: Array
-    """n_c x_c β."""
+    misfit: Misfit
     log_density: Array
     """Of the sums, with the Jacobian of their map."""
 
@@ -142,13 +101,26 @@ class _Latent(NamedTuple):
 class NoisyModel(NoisyDensity):
     """The posterior of one model of outcomes and weights."""
 
+    mixed: bool = True
+    """Whether noise is sampled as normal noise of random variances."""
+
+    @property
+    def turn(self) -> float:
+        """Of one step, in radians: kinks ask for small ones."""
+        return 0.3 if self.mixed else 0.12
+
+    @property
+    def steps(self) -> int:
+        """Of one transition."""
+        return 6 if self.mixed else 15
+
     def complete(self, key: Array, z: Array, statistics: NoisyStatistics) -> Parameters:
         """What the true sums of a draw say, in scales: means of the cells, spreads within cells, and the misfit."""
         point, latent = self._at(z, statistics)
-        means, mean_square = self._means(latent, statistics), _mean_square(latent, statistics)
+        means, mean_square = self._means(latent, statistics), latent.scatter / statistics.freedom
         spread = jnp.sqrt(mean_square[jnp.array([0, 2])])
         correlation = mean_square[1] / (spread[0] * spread[1])
-        outcome, weight = self._lasting_misfit(key, point, statistics)
+        outcome, weight = self._lasting_misfit(key, point, latent, statistics)
         return {
             "outcome_mean": means[:, 0],
             "weight_mean": means[:, 1],
@@ -157,12 +129,16 @@ class NoisyModel(NoisyDensity):
             "weight_misfit": weight,
         }
 
-    def _lasting_misfit(self, key: Array, point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
+    def _lasting_misfit(
+        self, key: Array, point: _Point, latent: _Latent, statistics: NoisyStatistics
+    ) -> tuple[Array, Array]:
         """γ of each cell without what it has by chance, as that may be: a sampling error, which tables have anyway."""
-        learned, by_chance, unit = _misfit_scale(point, statistics)
+        learned, by_chance = misfit_variance(self._misfit_point(point, statistics), statistics)
         share = learned / (learned + by_chance)
         noise = jnp.sqrt(share * by_chance) * jax.random.normal(key, point.misfit.shape)
-        return _by_cell(share * unit * point.misfit + noise, point, statistics)
+        found = statistics.weighted_members.T @ (share * latent.misfit.rows + noise)
+        weight = found[:, 1] if found.shape[1] > 1 else jnp.zeros(len(found))
+        return found[:, 0] + latent.misfit.common, weight
 
     def _means(self, latent: _Latent, statistics: NoisyStatistics) -> Array:
         """The means of the cells: those of the true sums, or what a formula makes of these."""
@@ -173,12 +149,46 @@ class NoisyModel(NoisyDensity):
         return jnp.asarray(x @ jnp.linalg.solve(gram, x.T @ latent.sums))
 
     def _at(self, z: Array, statistics: NoisyStatistics) -> tuple[_Point, _Latent]:
-        cells, coefficients = statistics.x.shape
-        sizes = [2 * cells, 3, 3, 2 * coefficients, 2 * self.deviations, statistics.weighted.size, 4]
-        sums, bartlett, spread, beta, deviation, misfit, common = jnp.split(z, np.cumsum(sizes)[:-1])
-        beta, misfit = beta.reshape(coefficients, 2), misfit.reshape(statistics.weighted.shape)
-        point = _Point(sums.reshape(cells, 2), bartlett, spread, beta, deviation, misfit, common)
-        return point, _latent(point, statistics, self.deviations)
+        shapes = self._shapes(statistics)
+        parts = jnp.split(z, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
+        point = _Point(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
+        sums, density = _sums(point, statistics, self.deviations, *self._own_measurement(point, statistics))
+        scatter = _scatter(point, statistics.freedom)
+        own = self._misfit_point(point, statistics)
+        misfit = misfit_at(own, sums, scatter / statistics.freedom, statistics, self.transform)
+        return point, _Latent(sums, scatter, misfit, density)
+
+    def _shapes(self, statistics: NoisyStatistics) -> list[tuple[int, ...]]:
+        (cells, coefficients), (rows, kinds) = statistics.x.shape, statistics.weighted.shape
+        known = [(cells, 2), (3,), (3,), (coefficients, 2), (2 * self.deviations,), (rows, kinds), (4,)]
+        return [*known, (rows, kinds), (cells * self.mixed, 2), (rows * self._weighted_mixed(statistics), kinds)]
+
+    def _weighted_mixed(self, statistics: NoisyStatistics) -> bool:
+        return self.mixed and len(statistics.weighted) > FEW_ROWS
+
+    def _unwhitened(self, statistics: NoisyStatistics) -> tuple[int, int]:
+        tails, *scores = (int(np.prod(shape)) for shape in self._shapes(statistics)[-3:])
+        return tails, sum(scores)
+
+    def _skewed(self, statistics: NoisyStatistics) -> tuple[int, ...]:
+        first = 2 * len(statistics.size) + 3
+        return first, first + 1, first + 2
+
+    def _misfit_point(self, point: _Point, statistics: NoisyStatistics) -> MisfitPoint:
+        variance = jnp.full(statistics.weighted.shape, 2 * statistics.weighted_noise**2)
+        if self._weighted_mixed(statistics):
+            variance *= exponential(point.weighted_noise)
+        return MisfitPoint(point.misfit, point.common, point.tails, variance)
+
+    def _own_measurement(self, point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
+        """For each cell the precision of a level that has a row for it alone, and that row; 0 where there is none."""
+        level, shape = statistics.own_level, (len(statistics.size), 2)
+        if level is None:
+            return jnp.zeros(shape), jnp.zeros(shape)
+        variance = jnp.full(shape, 2 * statistics.noise[level] ** 2)
+        if self.mixed:
+            variance *= exponential(point.sums_noise)
+        return 1 / variance, statistics.members[level].T @ statistics.sums[level]
 
     def _start(self, statistics: NoisyStatistics) -> Array:
         """Where Newton's steps begin: least squares, and spreads that no noise can make absurd."""
@@ -192,69 +202,70 @@ class NoisyModel(NoisyDensity):
         variances = (statistics.squares - _products(fitted, size)) / size.sum()
         first, second = jnp.clip(variances[0], 0.1, 4.0), jnp.clip(variances[2], 0.1, 4.0)
         correlation = jnp.clip(variances[1] / jnp.sqrt(first * second), -0.8, 0.8)
-        spread = jnp.array([0.5 * jnp.log(first), 0.5 * jnp.log(second), jnp.arctanh(correlation)])
+        score = ndtri(0.5 + jnp.arcsin(correlation) / jnp.pi)
+        spread = jnp.array([0.5 * jnp.log(first), 0.5 * jnp.log(second), score])
         deviation = jnp.full(2 * self.deviations, jnp.log(DEVIATION))
         rest = jnp.zeros(statistics.weighted.size + 4)
         return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
 
     def _residuals(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
-        """What was measured less what is true, in scales of the noise."""
+        """What was measured less what is true, in scales of the noise, where the noise is taken as it is."""
+        levels = zip(statistics.members, statistics.sums, statistics.noise, strict=True)
         found = [
             (sums - members @ latent.sums) / noise
-            for members, sums, noise in zip(statistics.members, statistics.sums, statistics.noise, strict=True)
+            for level, (members, sums, noise) in enumerate(levels)
+            if not self.mixed or level != statistics.own_level
         ]
         squares = latent.scatter + _products(latent.sums, statistics.size)
         found.append((statistics.squares - squares) / statistics.squares_noise)
-        found.append((statistics.weighted - self._weighted(point, latent, statistics)) / statistics.weighted_noise)
+        if not self._weighted_mixed(statistics):
+            found.append((statistics.weighted - latent.misfit.weighted) / statistics.weighted_noise)
         return found
 
-    def _weighted(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
-        """The weighted sums that follow from the true sums and the misfit: row × 1 or 2."""
-        size, (first, second) = statistics.size, statistics.widths
-        means, mean_square = latent.sums / size[:, None], _mean_square(latent, statistics)
-        outcome, weight = _misfit(point, statistics)
-        log_weight = second * means[:, 1] + weight
-        weights = size * jnp.exp(log_weight - log_weight.max())
-        weights *= size.sum() / weights.sum()
-        across = second * mean_square[1]
-        if self.transform == "log":
-            level = first**2 * (mean_square[0] - 1) / 2 + first * across + outcome
-            excess = jnp.expm1(jnp.minimum(first * means[:, 0] + level, LARGEST_LOG))
-        else:
-            excess = means[:, 0] + across + outcome
-        by_chance = jnp.expm1(second**2) / size.sum()
-        total = jnp.exp(jnp.sqrt(SUM_OF_WEIGHTS**2 + by_chance) * point.common[1])
-        parts = [total * weights * excess, total * weights - size][: statistics.weighted.shape[1]]
-        return statistics.weighted_members @ jnp.stack(parts, axis=1)
+    def _mixed_residuals(
+        self, point: _Point, latent: _Latent, statistics: NoisyStatistics
+    ) -> list[tuple[Array, Array]]:
+        """The same where the noise is mixed, with the normal scores of its variances."""
+        found, level = [], statistics.own_level
+        if self.mixed and level is not None:
+            target = statistics.members[level].T @ statistics.sums[level]
+            found.append(((target - latent.sums) / statistics.noise[level], point.sums_noise))
+        if self._weighted_mixed(statistics):
+            off = (statistics.weighted - latent.misfit.weighted) / statistics.weighted_noise
+            found.append((off, point.weighted_noise))
+        return found
 
     def _without_noise(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
         """All of the log density but the noise of the measurement."""
         scales = -0.25 * (_log_total_variance(latent, statistics) ** 2).sum() / (2 * statistics.width_error**2)
-        learned, by_chance, unit = _misfit_scale(point, statistics)
-        variance = learned + by_chance
-        further = (jnp.log(unit) - 0.5 * jnp.log(variance) - 0.5 * (unit * point.misfit) ** 2 / variance).sum()
-        further -= 0.5 * (point.common**2).sum()
-        return latent.log_density + self._log_prior(point, statistics) + scales + further
+        return latent.log_density + latent.misfit.log_density + self._log_prior(point, statistics) + scales
 
     def _log_prior(self, point: _Point, statistics: NoisyStatistics) -> Array:
-        freedom = statistics.size.sum() - len(statistics.size)
+        freedom = statistics.freedom
         first, second, third = point.bartlett
         found = freedom * first - 0.5 * freedom * jnp.exp(2 * first) - 0.5 * second**2
         found += (freedom - 1) * third - 0.5 * freedom * jnp.exp(2 * third)
         found -= 0.5 * ((point.coefficients / statistics.spread[:, None]) ** 2).sum()
         found -= 0.5 * (((point.deviation - jnp.log(DEVIATION)) / DECADE) ** 2).sum()
         log_spread = point.spread[:2] + jnp.log(statistics.widths)
-        correlation = jnp.tanh(point.spread[2])
+        correlation, rest = _sine(point.spread[2])
+        found -= 0.5 * point.spread[2] ** 2
         if self.prior == "fbs":
             found += (log_spread - 2.0 * jnp.log1p(jnp.exp(2 * log_spread) / 300)).sum()
-            return jnp.asarray(found + LKJ * jnp.log1p(-(correlation**2)))
-        sigma_y, sigma_pi = log_spread[0], log_spread[1] + 0.5 * jnp.log1p(-(correlation**2))
+            return jnp.asarray(found + (2 * LKJ - 1) * jnp.log(rest))
+        variances = jnp.exp(2 * log_spread)
+        found -= jnp.log1p(variances[0]) + jnp.log1p(variances[1] * rest**2)  # half-Cauchy of σ_y and σ_π
         kappa = -correlation * jnp.exp(log_spread[1] - log_spread[0])
-        found += sigma_y - jnp.log1p(jnp.exp(2 * sigma_y)) + sigma_pi - jnp.log1p(jnp.exp(2 * sigma_pi))
-        return jnp.asarray(found - 0.5 * kappa**2 / 100 + log_spread[1] - log_spread[0])
+        return jnp.asarray(found - 0.5 * kappa**2 / 100 + 2 * log_spread[1])
 
 
-def _latent(point: _Point, statistics: NoisyStatistics, deviations: bool) -> _Latent:
+def _sums(
+    point: _Point, statistics: NoisyStatistics, deviations: bool, weight: Array, target: Array
+) -> tuple[Array, Array]:
+    """The true sums, and their log density with the Jacobian of their map.
+
+    `weight` and `target` are the precision of a cell's own measurement, and what was measured.
+    """
     size = statistics.size
     center = size[:, None] * (statistics.x @ point.coefficients)
     covariance = _covariance(point.spread)
@@ -263,42 +274,26 @@ def _latent(point: _Point, statistics: NoisyStatistics, deviations: bool) -> _La
     b = size * covariance[0, 1]
     c = size * covariance[1, 1] + size**2 * squared[1]
     determinant = a * c - b * b
-    weight, target = _own_measurement(statistics)
-    # the precision of a cell's sums given what was measured of them, as if the noise were normal
-    p, q, r = c / determinant + weight, -b / determinant, a / determinant + weight
+    # the precision of a cell's sums given what was measured of them
+    p, q, r = c / determinant + weight[:, 0], -b / determinant, a / determinant + weight[:, 1]
     common = p * r - q * q
-    first, second = (weight[:, None] * (target - center)).T
+    first, second = (weight * (target - center)).T
     mean = jnp.stack([(r * first - q * second) / common, (p * second - q * first) / common], axis=1)
     along, across, own = jnp.sqrt(r / common), -q / jnp.sqrt(r * common), jnp.sqrt(1 / r)
     z = point.sums
     off = mean + jnp.stack([along * z[:, 0], across * z[:, 0] + own * z[:, 1]], axis=1)
     form = (c * off[:, 0] ** 2 - 2 * b * off[:, 0] * off[:, 1] + a * off[:, 1] ** 2) / determinant
     density = (-0.5 * jnp.log(determinant) - 0.5 * form + jnp.log(along) + jnp.log(own)).sum()
-    return _Latent(center + off, _scatter(point, size.sum() - len(size)), center, density)
+    return center + off, density
 
 
 def _scatter(point: _Point, freedom: Array) -> Array:
     """W = L A A' L' with Σ = L L' and Bartlett's A."""
     first, second, third = point.bartlett
-    scale, correlation = jnp.exp(point.spread[:2]), jnp.tanh(point.spread[2])
-    rest = jnp.sqrt(1 - correlation**2)
+    scale, (correlation, rest) = jnp.exp(point.spread[:2]), _sine(point.spread[2])
     one, three = jnp.sqrt(freedom) * jnp.exp(first), jnp.sqrt(freedom) * jnp.exp(third)
     top, left = scale[0] * one, scale[1] * (correlation * one + rest * second)
     return jnp.stack([top**2, top * left, left**2 + (scale[1] * rest * three) ** 2])
-
-
-def _own_measurement(statistics: NoisyStatistics) -> tuple[Array, Array]:
-    """For each cell the precision of a level that has a row for it alone, and that row; none where there is no such."""
-    size = statistics.size
-    for members, sums, noise in zip(statistics.members, statistics.sums, statistics.noise, strict=True):
-        if len(sums) == len(size):
-            return jnp.full(len(size), 0.5 / noise**2), members.T @ sums
-    return jnp.zeros(len(size)), jnp.zeros((len(size), 2))
-
-
-def _mean_square(latent: _Latent, statistics: NoisyStatistics) -> Array:
-    """The mean squares within cells: of t, of t and v, of v."""
-    return latent.scatter / (statistics.size.sum() - len(statistics.size))
 
 
 def _log_total_variance(latent: _Latent, statistics: NoisyStatistics) -> Array:
@@ -308,34 +303,6 @@ def _log_total_variance(latent: _Latent, statistics: NoisyStatistics) -> Array:
     return jnp.log(square[jnp.array([0, 2])] / size.sum() - (total / size.sum()) ** 2)
 
 
-def _misfit(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
-    """γ of each cell, of the mean outcome and of the weights."""
-    _, _, unit = _misfit_scale(point, statistics)
-    return _by_cell(unit * point.misfit, point, statistics)
-
-
-def _by_cell(misfit: Array, point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
-    """The γ of rows as that of their cells, with the γ₀ that all share."""
-    found = statistics.weighted_members.T @ misfit
-    weight = found[:, 1] if found.shape[1] > 1 else jnp.zeros(len(found))
-    return found[:, 0] + COMMON * point.common[0], weight
-
-
-def _misfit_scale(point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array, Array]:
-    """The prior variance of γ in each row, m² and that by chance, and the unit in which γ is sampled.
-
-    Rows have a γ by chance, because their own spreads are not those of all N records: with n records of a variance of
-    about (1/n − 1/N)(s_t s_v)² for means and half of (1/n − 1/N)s_v⁴ for weights. The unit is what prior and noise
-    leave of γ.
-    """
-    first, second = statistics.widths
-    size, kinds = (statistics.weighted_members @ statistics.size)[:, None], statistics.weighted.shape[1]
-    learned = MISFIT**2 * jnp.exp(2 * UNSURE * point.common[2 : 2 + kinds])
-    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] * (1 / size - 1 / statistics.size.sum())
-    variance, noise = learned + by_chance, 2 * (statistics.weighted_noise / size) ** 2
-    return learned, by_chance, jnp.sqrt(variance * noise / (variance + noise))
-
-
 def _products(sums: Array, size: Array) -> Array:
     """ΣS_c S_c'/n_c, its three different entries."""
     first, second = sums[:, 0], sums[:, 1]
@@ -343,6 +310,15 @@ def _products(sums: Array, size: Array) -> Array:
 
 
 def _covariance(spread: Array) -> Array:
-    first, second, correlation = jnp.exp(spread[0]), jnp.exp(spread[1]), jnp.tanh(spread[2])
+    first, second, (correlation, _) = jnp.exp(spread[0]), jnp.exp(spread[1]), _sine(spread[2])
     across = correlation * first * second
     return jnp.array([[first**2, across], [across, second**2]])
+
+
+def _sine(score: Array) -> tuple[Array, Array]:
+    """The correlation ρ and √(1 − ρ²): sine and cosine of an angle whose share of a half turn has this normal score.
+
+    So a correlation near one is not far away, and priors that are flat there have no long tails.
+    """
+    tail = jnp.pi * ndtr(-jnp.abs(score))
+    return jnp.sign(score) * jnp.cos(tail), jnp.sin(tail)

@@ -1,0 +1,139 @@
+"""Misfit: the weighted sums that follow from the true sums, and how far the file is from what the model says of them.
+
+Rows of weighted sums have a γ each, of mean outcomes and of weights. With S, W and the rest of a point given, a row
+tells its γ up to its noise. So γ is moved about what its prior and its row make of it, with the spread that they leave,
+and the sampler finds nearly standard normal numbers however exact or noisy the row is. Likewise γ₀, which all means
+share, is moved so as to make up for what the spreads say of these.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
+from svysynth.models.base import Array
+from svysynth.outline import outlined
+from svysynth.spec import Transform
+
+COMMON = 0.1
+"""γ₀ ~ N(0, COMMON²): how far all of a model's means are off, as a share."""
+MISFIT, UNSURE, TAILS = 0.02, 1.2, 0.7
+"""log m ~ N(log MISFIT, UNSURE²) for the mean outcomes, and for the weights, of all rows; that of a row is off this by
+TAILS. So m is learned from the rows, and a few rows may be far off where the others are not."""
+SUM_OF_WEIGHTS = 0.02
+"""The spread of log κ's prior, beside what samples give by chance."""
+LEAST_RATIO = 0.3
+"""Of what a row has to what it would have without γ: noise may leave less, of which no logarithm is taken."""
+LARGEST_LOG = 50.0
+"""Of what is exponentiated: nothing overflows where the sampler looks too far."""
+
+
+@outlined
+class MisfitPoint(NamedTuple):
+    """What is sampled of the misfit."""
+
+    rows: Array
+    """Row × 1 or 2: γ in units of what is left of it."""
+    common: Array
+    """γ₀ and log κ, moved and in units of their priors' spreads; log(m/MISFIT) of outcomes and of weights in units of
+    UNSURE."""
+    tails: Array
+    """Row × 1 or 2: log of a row's own m over that of all, in units of TAILS."""
+    noise_variance: Array
+    """Row × 1 or 2: of the noise of the weighted sums."""
+
+
+@outlined
+class Misfit(NamedTuple):
+    """γ and what follows from it at a point."""
+
+    rows: Array
+    """Row × 1 or 2: γ."""
+    common: Array
+    """γ₀."""
+    weighted: Array
+    """Row × 1 or 2: the weighted sums."""
+    log_density: Array
+    """The prior of all that is here, with the Jacobians of the maps."""
+
+
+def misfit_at(
+    point: MisfitPoint, sums: Array, mean_square: Array, statistics: NoisyStatistics, transform: Transform
+) -> Misfit:
+    """γ, and the weighted sums that follow from it and from the true sums."""
+    size, members, (first, second) = statistics.size, statistics.weighted_members, statistics.widths
+    means = sums / size[:, None]
+    spread_of_total = jnp.sqrt(SUM_OF_WEIGHTS**2 + jnp.expm1(second**2) / size.sum())
+    weights = jnp.exp(spread_of_total * point.common[1]) * _normalised(second * means[:, 1], size)
+    density, found = -0.5 * ((point.common[2:] ** 2).sum() + (point.tails**2).sum()), []
+    shift = jnp.zeros(())
+    if point.rows.shape[1] > 1:
+        plain = members @ weights
+        off = statistics.weighted[:, 1] + members @ size - plain
+        gamma, own = _moved(1, point, statistics, off / plain, plain, exponential=True)
+        tilted = weights * jnp.exp(members.T @ gamma)
+        # κ is the sum of the weights with γ, and what is sampled that without: so a row's γ moves no other row
+        shift = jnp.log(tilted.sum() / weights.sum())
+        weights, density, found = tilted, density + own, [gamma]
+    density -= 0.5 * (point.common[1] + shift / spread_of_total) ** 2
+    across = second * mean_square[1]
+    log = transform == "log"
+    shared = first**2 * (mean_square[0] - 1) / 2 + first * across if log else across
+    common = COMMON * point.common[0] - _told(statistics) * shared
+    level = (first if log else 1.0) * means[:, 0] + shared + common
+    plain = members @ (weights * jnp.exp(jnp.minimum(level, LARGEST_LOG)) if log else weights)
+    off = statistics.weighted[:, 0] - members @ (weights * _excess(level, log))
+    gamma, own = _moved(0, point, statistics, off / plain, plain, exponential=log)
+    parts = [weights * _excess(level + members.T @ gamma, log), weights - size][: point.rows.shape[1]]
+    weighted = members @ jnp.stack(parts, axis=1)
+    density += own - 0.5 * (common / COMMON) ** 2
+    return Misfit(jnp.stack([gamma, *found], axis=1), common, weighted, density)
+
+
+def _excess(level: Array, log: bool) -> Array:
+    """A cell's mean outcome by weight, less the centre: as a share of the centre for a log outcome, else in scales."""
+    return jnp.expm1(jnp.minimum(level, LARGEST_LOG)) if log else level
+
+
+def _moved(
+    kind: int, point: MisfitPoint, statistics: NoisyStatistics, off: Array, scale: Array, exponential: bool
+) -> tuple[Array, Array]:
+    """γ of one kind in each row, and its log density with the Jacobian.
+
+    Without γ a row is `off` by that share of its scale. A row has exp(γ) times its scale, or its scale times γ more.
+    """
+    ratio = jnp.maximum(1 + off, LEAST_RATIO) if exponential else jnp.ones(())
+    target = jnp.log(ratio) if exponential else off
+    learned, by_chance = (variance[:, kind] for variance in misfit_variance(point, statistics))
+    prior, noise = learned + by_chance, point.noise_variance[:, kind] / (ratio * scale) ** 2
+    unit = jnp.sqrt(prior * noise / (prior + noise))
+    gamma = prior / (prior + noise) * target + unit * point.rows[:, kind]
+    return gamma, (jnp.log(unit) - 0.5 * jnp.log(prior) - 0.5 * gamma**2 / prior).sum()
+
+
+def _told(statistics: NoisyStatistics) -> Array:
+    """How much of what all means share is told by the weighted sums, between 0 and 1."""
+    rows = len(statistics.weighted)
+    unknown = 2 * rows * (statistics.weighted_noise / statistics.size.sum()) ** 2 + MISFIT**2 / rows
+    return jnp.asarray(COMMON**2 / (COMMON**2 + unknown))
+
+
+def misfit_variance(point: MisfitPoint, statistics: NoisyStatistics) -> tuple[Array, Array]:
+    """The prior variance of γ in each row: m², and that by chance.
+
+    Rows have a γ by chance, because their own spreads are not those of all N records: with n records of a variance of
+    about (1/n − 1/N)(s_t s_v)² for means and half of (1/n − 1/N)s_v⁴ for weights.
+    """
+    first, second = statistics.widths
+    size, kinds = (statistics.weighted_members @ statistics.size)[:, None], statistics.weighted.shape[1]
+    learned = MISFIT**2 * jnp.exp(2 * (UNSURE * point.common[2 : 2 + kinds] + TAILS * point.tails))
+    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] * (1 / size - 1 / statistics.size.sum())
+    return learned, by_chance
+
+
+def _normalised(log_weight: Array, size: Array) -> Array:
+    """The weights of cells, which add up to the number of records."""
+    weights = size * jnp.exp(log_weight - log_weight.max())
+    return jnp.asarray(weights * (size.sum() / weights.sum()))

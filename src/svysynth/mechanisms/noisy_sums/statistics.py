@@ -1,0 +1,78 @@
+"""Statistics: a measurement in scales, with the public facts, as the arrays that a posterior needs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from svysynth.groups import Floats, Integers
+from svysynth.mechanisms.noisy_sums.clamped import lost_to_clamping
+from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
+from svysynth.models.base import Array
+from svysynth.outline import outlined
+
+
+@outlined
+class NoisyStatistics(NamedTuple):
+    """The measurement in scales, and the public facts, as arrays."""
+
+    size: Array
+    """n_c."""
+    x: Array
+    """Cell × coefficient."""
+    spread: Array
+    """Of each coefficient's prior."""
+    widths: Array
+    """Of t and v: the scales in units of the transformed answers."""
+    members: tuple[Array, ...]
+    """For each level, row × cell: one where the cell is in the row."""
+    sums: tuple[Array, ...]
+    """For each level, row × 2."""
+    noise: tuple[Array, ...]
+    """For each level, the scale of its noise."""
+    squares: Array
+    squares_noise: Array
+    weighted_members: Array
+    """Row × cell, of the weighted sums."""
+    weighted: Array
+    """Row × 1 or 2: of outcomes, and of weights."""
+    weighted_noise: Array
+    width_error: Array
+    """Of the log of a scale."""
+
+    @property
+    def own_level(self) -> int | None:
+        """The level that has a row for each cell alone."""
+        return next((place for place, sums in enumerate(self.sums) if len(sums) == len(self.size)), None)
+
+    @property
+    def freedom(self) -> Array:
+        """The degrees of freedom within cells."""
+        return self.size.sum() - len(self.size)
+
+
+def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: Floats) -> NoisyStatistics:
+    """What the posterior needs, with a cell in each row of x."""
+    step, weighted = measurement.step, measurement.weighted
+    return NoisyStatistics(
+        jnp.asarray(size, float),
+        jnp.asarray(x),
+        jnp.asarray(spread),
+        jnp.asarray(measurement.scaling.widths),
+        tuple(members_of(level) for level in measurement.levels),
+        tuple(jnp.asarray(level.sums * step) for level in measurement.levels),
+        tuple(jnp.asarray(level.scale * step) for level in measurement.levels),
+        jnp.asarray(measurement.squares * step**2),
+        jnp.asarray(measurement.squares_scale * step**2),
+        members_of(weighted),
+        jnp.asarray(weighted.sums * measurement.weighted_step + lost_to_clamping(measurement, size)),
+        jnp.asarray(weighted.scale * measurement.weighted_step),
+        jnp.asarray(measurement.width_error),
+    )
+
+
+def members_of(level: Level) -> Array:
+    """Row × cell: one where the cell is in the row."""
+    return jnp.asarray(np.eye(len(level.sums))[:, level.place])
