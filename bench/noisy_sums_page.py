@@ -10,6 +10,7 @@ mpl.rcParams |= {"svg.hashsalt": "svysynth", "font.size": 9}
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 RESULTS = HERE / "results" / "noisy-sums.csv"
+DIAGNOSTICS = HERE / "results" / "noisy-sums-diagnostics.csv"
 CLASSES = [("count", "field"), ("count", "inner"), ("mean", "field"), ("mean", "inner"), ("mean", "total")]
 NAMES = ["counts of fields", "counts of inner cells", "means of fields", "means of inner cells", "mean of the whole"]
 POPULATIONS = {
@@ -18,7 +19,13 @@ POPULATIONS = {
     "apipop": "Schools' scores (R survey's apipop, 6,194 schools)",
 }
 COVERAGE, ERRORS = (0.93, 0.985), (0.95, 1.35)
-METHODS = {"fbs": "FBS from noisy sums", "fbp": "FBP from noisy sums", "laplace": "noise on the tables (laplace)"}
+METHODS = {
+    "fbs": "FBS from noisy sums",
+    "fbp": "FBP from noisy sums",
+    "asymptotic fbs": "FBS, asymptotic (not differential privacy)",
+    "asymptotic fbp": "FBP, asymptotic (not differential privacy)",
+    "laplace": "noise on the tables (laplace)",
+}
 TOP = """# Noisy sums: coverage on repeated samples
 
 Made by `python bench/noisy_sums_page.py` from bench/results/noisy-sums.csv, which `python bench/noisy_sums.py`
@@ -26,8 +33,10 @@ measures: stratified PPS samples, each protected once, tables by field and gende
 award). ε is for blanked answers; a changed answer costs twice as much. Intervals are of 95%. In each entry: counts of
 fields, of inner cells; means of fields, of inner cells, of the whole. Lengths and errors are over the sample's own.
 **Bold**: coverage outside 0.93 to 0.985, or standard error over RMSE outside 0.95 to 1.35. With R samples the
-coverage of one figure, as the mean of the whole, is uncertain by 0.22/√R; a class of cells is less so. *Passed*: fits
-whose diagnostics passed; *fit*: releases in which the private check of the model's shape had no objection.
+coverage of one figure, as the mean of the whole, is uncertain by 0.22/√R; a class of cells is less so. *Fit*: the
+share of releases in which the private check of the model's shape had no objection. Fits of this study have 250 draws from
+chains of one length; a release has 1,000, from chains that are run on until their diagnostics pass. The last section has
+how often that was so.
 
 ![Coverage, length and error by ε](noisy-sums.svg)
 """
@@ -40,18 +49,41 @@ def main():
         own = found.filter(pl.col("population") == population)
         for records in own["records"].unique(maintain_order=True):
             text += f"\n## {title}, n = {records:,}\n\n"
-            text += "| method | ε | R | coverage | length | RMSE | standard error over RMSE | passed, fit |\n"
+            text += "| method | ε | R | coverage | length | RMSE | standard error over RMSE | fit |\n"
             text += "|---|---|---|---|---|---|---|---|\n"
             rows = own.filter(pl.col("records") == records)
             for (method, epsilon), some in rows.group_by("method", "epsilon", maintain_order=True):
                 text += line(method, epsilon, some)
-    (DOCS / "noisy-sums.md").write_text(text, encoding="utf-8")
+    (DOCS / "noisy-sums.md").write_text(text + diagnostics(), encoding="utf-8")
     draw(found.filter(pl.col("population") == "paper"))
+
+
+def diagnostics():
+    """How many fits with the release's own settings passed their diagnostics."""
+    found = (
+        pl.read_csv(DIAGNOSTICS).filter(pl.col("method").is_in(["fbs", "fbp"])).unique(["records", "method", "epsilon"])
+    )
+    values = sorted(found["epsilon"].unique())
+    text = "\n## Diagnostics with the settings of a release\n\nFits of the paper's simulation that passed.\n\n"
+    text += (
+        "| n | model | "
+        + " | ".join(f"ε = {value:g}" for value in values)
+        + " |\n|---|---"
+        + "|---" * len(values)
+        + "|\n"
+    )
+    for (records, method), rows in found.sort("records", "method", descending=[False, True]).group_by(
+        "records", "method", maintain_order=True
+    ):
+        entries = [rows.row(by_predicate=pl.col("epsilon") == value, named=True) for value in values]
+        shown = " | ".join(f"{one['passed']} of {one['replicates']}" for one in entries)
+        text += f"| {records:,} | {method.upper()} | {shown} |\n"
+    return text
 
 
 def line(method, epsilon, rows):
     one = rows.row(0, named=True)
-    shown = [f"{one['passed']}, {one['fit']}" if method in ("fbs", "fbp") else ""]
+    shown = [f"{one['fit'] / one['replicates']:.3f}" if method in ("fbs", "fbp") else ""]
     columns = [
         entries(rows, "coverage", "{:.3f}", COVERAGE),
         entries(rows, "length_over_sample", "{:.2f}"),

@@ -120,7 +120,7 @@ def test_the_constants_say_nothing_of_the_spreads():
     found, facts = measured(people(), StudyNoise(STREAMS), 400.0, narrow)
     assert found.width_error >= 1e6
     model, statistics = describe(found, facts, "fbs", None)
-    z = model.whitening(statistics).center
+    z = np.append(model._start(statistics), np.zeros(sum(model._unwhitened(statistics))))
     _, latent = model._at(z, statistics)
     sure = statistics._replace(width_error=statistics.width_error / 1e7)
     assert abs(model.log_density(z, statistics) - model.log_density(z, sure)) > 1
