@@ -34,9 +34,9 @@ award). ε is for blanked answers; a changed answer costs twice as much. Interva
 fields, of inner cells; means of fields, of inner cells, of the whole. Lengths and errors are over the sample's own.
 **Bold**: coverage outside 0.93 to 0.985, or standard error over RMSE outside 0.95 to 1.35. With R samples the
 coverage of one figure, as the mean of the whole, is uncertain by 0.22/√R; a class of cells is less so. *Fit*: the
-share of releases in which the private check of the model's shape had no objection. Fits of this study have 250 draws from
-chains of one length; a release has 1,000, from chains that are run on until their diagnostics pass. The last section has
-how often that was so.
+share of releases in which the private check of the model's shape had no objection. Fits of this study have 250 draws
+from chains of one length; a release has 1,000, from chains that are run on until their diagnostics pass. The last
+section has how often that was so.
 
 ![Coverage, length and error by ε](noisy-sums.svg)
 """
@@ -65,13 +65,8 @@ def diagnostics():
     )
     values = sorted(found["epsilon"].unique())
     text = "\n## Diagnostics with the settings of a release\n\nFits of the paper's simulation that passed.\n\n"
-    text += (
-        "| n | model | "
-        + " | ".join(f"ε = {value:g}" for value in values)
-        + " |\n|---|---"
-        + "|---" * len(values)
-        + "|\n"
-    )
+    heads = " | ".join(f"ε = {value:g}" for value in values)
+    text += f"| n | model | {heads} |\n|---|---{'|---' * len(values)}|\n"
     for (records, method), rows in found.sort("records", "method", descending=[False, True]).group_by(
         "records", "method", maintain_order=True
     ):
