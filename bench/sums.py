@@ -53,20 +53,16 @@ def prepare(folder: Path, scratch: Path) -> Callable[[], object]:
     from svysynth.engine import LOCAL
     from svysynth.large import read_large
     from svysynth.mechanisms.base import mechanism_of
-    from svysynth.mechanisms.noisy_sums.facts import facts_of
-    from svysynth.mechanisms.noisy_sums.measurement import measure as measure_sums
-    from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+    from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
     from svysynth.noise import StudyNoise
 
     spec = load_spec(folder / "spec.toml")
     survey = read_large(mechanism_of(spec.privacy).reads(spec), scratch, LOCAL)
 
     def measurement() -> object:
-        facts = facts_of(survey)
-        plan = plan_measurement(facts, spec.requested_tables, spec.privacy.epsilon)
-        rows = [facts.rows(columns) for columns, _ in plan.levels]
-        noise = StudyNoise(Streams.seeded(1))
-        return measure_sums(survey, plan, spec.privacy.bounds, spec.survey.transform, rows, noise)
+        noise, privacy = StudyNoise(Streams.seeded(1)), spec.privacy
+        given = privacy.protect, spec.requested_tables, privacy.bounds, spec.survey.transform, privacy.epsilon
+        return measure_survey(survey, *given, noise)
 
     return measurement
 

@@ -6,6 +6,7 @@ once, from Parquet read in parts, in a folder that only its owner can enter and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -42,6 +43,8 @@ from svysynth.universe import condition_columns, parse_condition
 
 MOST_IN_MEMORY = 2_000_000
 """Records of a survey that is read as a whole."""
+MOST_KEYS = 1_000_000
+"""Crossings of public values that may be numbered in a table."""
 GROUP = "svysynth group"
 
 
@@ -218,9 +221,25 @@ class _Numbers:
             raise SurveyError(error.kind, error.place, problem, error.remedy) from None
         for name, column in self.columns.items():
             column.write(start, found[name].to_numpy())
-        names = [name for name in self.groups.columns if name != GROUP]
-        numbered = frame.select(names).join(self.groups, on=names, how="left", nulls_equal=True, maintain_order="left")
-        self.place.write(start, numbered[GROUP].to_numpy())
+        self.place.write(start, _group_of(frame, self.groups))
+
+
+def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers:
+    """The group of every record, by its public values: looked up by their codes where all are texts, else joined."""
+    names = [name for name in groups.columns if name != GROUP]
+    levels = {name: groups[name].drop_nulls().unique(maintain_order=True) for name in names}
+    sizes = [len(level) + 1 for level in levels.values()]
+    if math.prod(sizes) > MOST_KEYS or any(groups[name].dtype != pl.String for name in names):
+        found = frame.select(names).join(groups, on=names, how="left", nulls_equal=True, maintain_order="left")
+        return found[GROUP].to_numpy()
+
+    def key(some: pl.DataFrame) -> Integers:
+        codes = (some[name].cast(pl.Enum(level)).to_physical().fill_null(len(level)) for name, level in levels.items())
+        return np.ravel_multi_index([code.to_numpy() for code in codes], sizes)
+
+    table = np.zeros(math.prod(sizes), np.int32)
+    table[key(groups)] = groups[GROUP].to_numpy()
+    return table[key(frame)]
 
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
