@@ -38,8 +38,11 @@ from svysynth.noise import StudyNoise
 from svysynth.sampler import MOST_ROUNDS
 from svysynth.spec import BoundsSpec, EstimationSpec, Spec, TableSpec
 
+ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
 CHUNK = 10
 """Replicates of one file of results."""
+FRESH = 400
+"""Files of results after which a process is started afresh: JAX keeps all that it compiles."""
 NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
 NOTHING = pl.DataFrame(
     schema=NUMBERS
@@ -176,19 +179,24 @@ class Study:
         return found
 
     def beside(self, survey, case, epsilon, streams):
-        """Another mechanism: the asymptotic one with three files, or noise on the tables themselves.
+        """Another mechanism: the asymptotic one, as it is released with three files, or noise on the tables.
 
-        No weights may reach a small ε in the asymptotic one: it then gives nothing.
+        No weights may reach a small ε in the asymptotic one, or they leave too little: it then refuses.
         """
-        name = case.removeprefix("asymptotic ")
-        promise = "asymptotic" if name != case else "global"
-        privacy = {"mechanism": name, "guarantee": promise, "epsilon": epsilon, "bounds": self.bounds.model_dump()}
+        if case in ASYMPTOTIC:
+            try:
+                calibrated = svysynth.calibrate(ASYMPTOTIC[case](), survey, epsilon, 3, streams=streams)
+                return [calibrated.synthesize().tabulate_all(TABLES)]
+            except svysynth.SurveyError:
+                return []
+        privacy = {"mechanism": case, "guarantee": "global", "epsilon": epsilon, "bounds": self.bounds.model_dump()}
         roles = {"data": "none", "outcome": "y", "weight": "w", "strata": "stratum", "public": ["stratum", "group"]}
         total = {"population_total": survey.population_total}
         tables = [table.model_dump() for table in TABLES]
         spec = Spec.model_validate({"survey": roles | total, "privacy": privacy, "tables": tables})
-        grid = Grid([epsilon if promise == "asymptotic" else 2 * epsilon], [3], 1)
-        tries = mechanism_of(spec.privacy).tries(survey, spec, name, grid, streams, lambda _: None)
+        tries = mechanism_of(spec.privacy).tries(
+            survey, spec, case, Grid([2 * epsilon], [0], 1), streams, lambda _: None
+        )
         return [tables for _, _, _, tables in tries]
 
 
@@ -212,6 +220,8 @@ def main():
     parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0, 10.8])
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--methods", nargs="+", default=["fbs"])
+    parser.add_argument("--asymptotic-epsilon", type=float, nargs="+", default=[3.0, 5.0, 10.8])
+    parser.add_argument("--asymptotic-replicates", type=int, nargs="+", default=[20, 100, 1000], help="one for each ε")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=MOST_ROUNDS)
@@ -223,14 +233,18 @@ def main():
     further = settings.draws, settings.rounds, settings.files, settings.protect, settings.weight_public
     studies = {records: Study(settings.population, settings.folder, records, *further) for records in settings.records}
     cases = [(records, "sample", 0.0) for records in studies]
-    cases += list(product(studies, settings.methods, settings.epsilon))
+    fewer = dict(zip(settings.asymptotic_epsilon, settings.asymptotic_replicates, strict=True))
+    for method in settings.methods:
+        cases += product(studies, [method], fewer if method in ASYMPTOTIC else settings.epsilon)
     paths = {case: [] for case in cases}
-    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(settings.workers, get_context("spawn"), max_tasks_per_child=FRESH) as pool:
         work = []
         for first in range(0, settings.replicates, CHUNK):
             replicates = range(first, min(first + CHUNK, settings.replicates))
             for case in cases:
                 records, method, epsilon = case
+                if method in ASYMPTOTIC and first >= fewer[epsilon]:
+                    continue
                 parts = settings.population, records, *map(str, further), method.replace(" ", "-"), epsilon, first
                 path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
                 paths[case].append(path)

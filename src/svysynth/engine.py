@@ -25,6 +25,8 @@ BLOCK = CHUNK
 """Records that are worked on together."""
 BLOCKS_A_PART = 4
 """How many blocks a part has, unless a number of parts is asked for."""
+BLOCKS_A_SUM = 2
+"""How many blocks are added up at a time: with fewer and longer steps, threads wait less for each other."""
 BLOCKS_A_FRAME = 16
 """How many blocks are written to a file at a time: about a million records."""
 ONE_THREAD = {
@@ -53,8 +55,11 @@ class Engine(Protocol):
     def remote(self) -> bool:
         """Whether other processes do the work, which see files and not this one's memory."""
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The function's results, in the order of the items. It may be called again for an item, and elsewhere."""
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item], a_core: int = 1) -> Iterator[Result]:
+        """The function's results, in the order of the items. It may be called again for an item, and elsewhere.
+
+        Work that waits for files is done faster with more than one item at a time for each core of this machine.
+        """
 
 
 def cores() -> int:
@@ -76,12 +81,12 @@ class Local:
     parts: int | None = None
     remote = False
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item], a_core: int = 1) -> Iterator[Result]:
         """A few parts at a time, so that what waits to be put together stays small."""
         if self.threads < 2 or len(items) < 2:
             yield from map(function, items)
             return
-        with ThreadPoolExecutor(min(self.threads, len(items))) as pool:
+        with ThreadPoolExecutor(min(self.threads * a_core, len(items))) as pool:
             yield from pool.map(function, items)
 
 
@@ -120,7 +125,7 @@ class Dask:
         client.register_plugin(OneThread(), name="svysynth")
         return cls(client, parts)
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item], a_core: int = 1) -> Iterator[Result]:
         """One task for each item; an error that a user can put right comes back as it is."""
         from distributed import KilledWorker
         from distributed.client import FutureCancelledError
@@ -187,10 +192,10 @@ def frame_ranges(records: int) -> list[range]:
     return part_ranges(records, blocks_a_part=BLOCKS_A_FRAME)
 
 
-def block_slices(part: range) -> Iterator[slice]:
-    """The blocks of a part."""
-    for start in range(part.start, part.stop, BLOCK):
-        yield slice(start, min(start + BLOCK, part.stop))
+def block_slices(part: range, blocks: int = 1) -> Iterator[slice]:
+    """The blocks of a part, one by one or a few together."""
+    for start in range(part.start, part.stop, blocks * BLOCK):
+        yield slice(start, min(start + blocks * BLOCK, part.stop))
 
 
 def map_blocks(engine: Engine, function: Callable[[slice], Result], records: int) -> list[Result]:
@@ -216,7 +221,7 @@ class _SumOfBlocks:
     function: Callable[[slice], Any]
 
     def __call__(self, part: range) -> Arrays:
-        return reduce(_add, map(self.function, block_slices(part)))
+        return reduce(_add, map(self.function, block_slices(part, BLOCKS_A_SUM)))
 
 
 @dataclass(frozen=True)

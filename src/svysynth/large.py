@@ -6,7 +6,6 @@ once, from Parquet read in parts, in a folder that only its owner can enter and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,7 +17,7 @@ import polars as pl
 
 from svysynth.columns import numbers, refuse_missing
 from svysynth.design import Design, DesignIndex
-from svysynth.engine import BLOCKS_A_FRAME, Engine, map_blocks, part_ranges
+from svysynth.engine import Engine, map_blocks, part_ranges
 from svysynth.errors import SurveyError
 from svysynth.files import open_data
 from svysynth.formats.base import CodeLabels, DataFile
@@ -43,8 +42,14 @@ from svysynth.universe import condition_columns, parse_condition
 
 MOST_IN_MEMORY = 2_000_000
 """Records of a survey that is read as a whole."""
-MOST_KEYS = 1_000_000
-"""Crossings of public values that may be numbered in a table."""
+BLOCKS_A_READ = 20
+"""How many blocks are read from Parquet at a time: about 1.3 million records."""
+READS_A_CORE = 2
+"""How many such pieces each core has at a time: polars waits for memory and files."""
+MOST_BITS = 22
+"""Of a hash of public values that is looked up in a table."""
+HASHES = 8
+"""Tried, before groups are joined instead."""
 GROUP = "svysynth group"
 
 
@@ -165,8 +170,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     """
     file = open_data(spec.data)
     require_columns([*needed_columns(spec), *also], file.columns)
-    parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_FRAME)
-    found = list(engine.map(_Combinations(file, spec), parts))
+    parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
+    found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
     kept = [int(part["records"].sum()) for part in found]
     names = [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
     combinations = pl.concat(found).group_by(names).agg(pl.col("records").sum())
@@ -177,7 +182,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     numbered = combinations.select(names).with_columns(pl.Series(GROUP, group))
     write = _Numbers(file, spec, numbered, columns, place)
     offsets = np.cumsum([0, *kept[:-1]]).tolist()
-    for _ in engine.map(write, list(zip(parts, offsets, strict=True))):
+    for _ in engine.map(write, list(zip(parts, offsets, strict=True)), READS_A_CORE):
         pass
     design = Design(spec.weight, spec.strata)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
@@ -196,7 +201,7 @@ class _Combinations:
     def __call__(self, rows: range) -> pl.DataFrame:
         names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
         frame = _read(self.file, self.spec, names, rows)
-        return frame.group_by(names).agg(pl.len().cast(pl.Int64).alias("records"))
+        return frame.group_by(names).agg(pl.len().alias("records")).cast({"records": pl.Int64})
 
 
 @outlined
@@ -225,21 +230,23 @@ class _Numbers:
 
 
 def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers:
-    """The group of every record, by its public values: looked up by their codes where all are texts, else joined."""
+    """The group of every record, by its public values: looked up by a hash of these that tells all groups apart.
+
+    Every record is in one of the groups, so that no two values can be mistaken for each other. Where no such hash is
+    found, or values may be equal that are not the same, as 0.0 and −0.0, groups are joined.
+    """
     names = [name for name in groups.columns if name != GROUP]
-    levels = {name: groups[name].drop_nulls().unique(maintain_order=True) for name in names}
-    sizes = [len(level) + 1 for level in levels.values()]
-    if math.prod(sizes) > MOST_KEYS or any(groups[name].dtype != pl.String for name in names):
-        found = frame.select(names).join(groups, on=names, how="left", nulls_equal=True, maintain_order="left")
-        return found[GROUP].to_numpy()
-
-    def key(some: pl.DataFrame) -> Integers:
-        codes = (some[name].cast(pl.Enum(level)).to_physical().fill_null(len(level)) for name, level in levels.items())
-        return np.ravel_multi_index([code.to_numpy() for code in codes], sizes)
-
-    table = np.zeros(math.prod(sizes), np.int32)
-    table[key(groups)] = groups[GROUP].to_numpy()
-    return table[key(frame)]
+    shift = np.uint64(64 - min(2 * groups.height.bit_length() + 2, MOST_BITS))
+    exact = all(dtype == pl.String or dtype.is_integer() for dtype in groups.select(names).dtypes)
+    for seed in range(HASHES if exact else 0):
+        place = groups.select(names).hash_rows(seed=seed).to_numpy() >> shift
+        if len(np.unique(place)) == groups.height:
+            table = np.zeros(2 ** (64 - int(shift)), np.int32)
+            table[place] = groups[GROUP].to_numpy()
+            found = frame.select(names).hash_rows(seed=seed).to_numpy() >> shift
+            return np.asarray(table.take(found.view(np.int64)))
+    joined = frame.select(names).join(groups, on=names, how="left", nulls_equal=True, maintain_order="left")
+    return joined[GROUP].to_numpy()
 
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:

@@ -307,9 +307,11 @@ class Answers:
 
 
 def _clamped(values: Floats, low: float, high: float) -> Floats:
-    """New numbers within the bounds; a missing one, which `fmax` passes over, is at the lower."""
-    found = np.fmax(values, low)
-    return np.minimum(found, high, out=found)
+    """New numbers within the bounds; a missing one is at the lower."""
+    found = np.clip(values, low, high)
+    if np.isnan(found.max(initial=low)):
+        found[np.isnan(found)] = low
+    return found
 
 
 @outlined
@@ -370,13 +372,12 @@ def _by_cell(whole: Integers, cell: Integers, cells: int) -> Integers:
 
 def outcome_numbers(t: Floats, scaling: Scaling) -> Integers:
     """T of each record, bounded by itself."""
-    return np.asarray(_bounded([(t - scaling.outcome.centre) / scaling.outcome.width], scaling.reach)[0])
+    return np.asarray(_bounded([scaling.outcome.of(t)], scaling.reach)[0])
 
 
 def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Integers:
     """T and V of each record."""
-    scaled = [(values - scale.centre) / scale.width for values, scale in ((t, scaling.outcome), (v, scaling.weight))]
-    return _bounded(scaled, scaling.reach)
+    return _bounded([scaling.outcome.of(t), scaling.weight.of(v)], scaling.reach)
 
 
 def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transform, both: bool) -> Integers:
@@ -386,14 +387,17 @@ def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transfor
 
 
 def _bounded(values: Sequence[Floats], reach: float) -> Integers:
-    """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound comes last."""
-    whole = np.empty((len(values), len(values[0])), np.int64)
+    """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound comes last.
+
+    Rounded floats are whole numbers below 2³¹, and so are their sums: both are exact.
+    """
+    whole, size = np.empty((len(values), len(values[0])), np.int64), np.zeros(len(values[0]))
     for row, scaled in zip(whole, values, strict=True):
         scaled *= LARGEST / reach
-        row[:] = np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
-    np.maximum(whole, -int(FARTHEST), out=whole)  # what is not a number has become the least integer
-    size = np.abs(whole).sum(axis=0)
-    far = np.flatnonzero(size > LARGEST)
-    found = whole[:, far]
-    whole[:, far] = np.sign(found) * (np.abs(found) * LARGEST // size[far])
+        np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
+        row[:] = scaled
+        size += np.abs(scaled, out=scaled)
+    far = np.flatnonzero(~(size <= LARGEST))  # what is not a number too, which has become the least integer
+    found = np.maximum(whole[:, far], -int(FARTHEST))
+    whole[:, far] = np.sign(found) * (np.abs(found) * LARGEST // np.abs(found).sum(axis=0))
     return whole

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -56,6 +57,12 @@ class Scale:
     centre: float
     width: float
 
+    def of(self, values: Floats) -> Floats:
+        """Values in scales from the centre."""
+        found = values - self.centre
+        found /= self.width
+        return found
+
 
 @outlined
 @dataclass(frozen=True)
@@ -83,9 +90,10 @@ class Scaling:
         """Of t and v."""
         return np.array([self.outcome.width, self.weight.width])
 
-    def log_excess(self, off: Floats) -> Floats:
-        """log(y/y₀) of an outcome so many scales above its centre: of lognormal answers y₀ is the mean."""
-        return self.outcome.width * off - self.outcome.width**2 / 2
+    @property
+    def log_mean(self) -> float:
+        """log y₀: of lognormal answers y₀ is the mean."""
+        return self.outcome.centre + self.outcome.width**2 / 2
 
 
 def weighted_excess(t: Floats, v: Floats, scaling: Scaling, transform: Transform) -> tuple[Floats, Floats]:
@@ -96,10 +104,18 @@ def weighted_excess(t: Floats, v: Floats, scaling: Scaling, transform: Transform
     """
     with np.errstate(over="ignore"):
         weight = np.exp(v)
-        off = (t - scaling.outcome.centre) / scaling.outcome.width
-        return weight * (np.expm1(scaling.log_excess(off)) if transform == "log" else off), weight - 1
+        if transform == "log":
+            outcome = t - scaling.log_mean
+            np.exp(outcome, out=outcome)
+            outcome -= 1
+        else:
+            outcome = scaling.outcome.of(t)
+        outcome *= weight
+        weight -= 1
+        return outcome, weight
 
 
+@lru_cache(maxsize=64)
 def largest_excess(scaling: Scaling, transform: Transform, both: bool) -> float:
     """How far a record may reach in weighted sums: as far as any record within so many scales of the centre does."""
     angle = np.linspace(0, 2 * np.pi, 256, endpoint=False)
