@@ -18,13 +18,15 @@ from svysynth.errors import SurveyError
 from svysynth.groups import whole_sums
 from svysynth.large import store_survey
 from svysynth.mechanisms.noisy_sums import measurement as measuring
+from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.figures import CellDraws, _design_variance, _not_followed, _Sums, cell_figures
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Plan, Use, Weighted, measure
+from svysynth.mechanisms.noisy_sums.measurement import Plan, Use, Weighted, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, largest_excess, reach_of, scale_from_counts
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.noise import OpenDPNoise, StudyNoise
 from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
 
@@ -88,7 +90,7 @@ def test_the_bound_holds_for_what_is_not_a_number_too():
     """No constant that is wrong on the way may turn into a record without a bound."""
     odd = [np.array([np.nan, np.inf, -np.inf, 1e300, 0.5]), np.array([np.nan, np.nan, 1e300, -1e300, 0.5])]
     with np.errstate(all="ignore"):
-        assert (np.abs(measuring._bounded(odd, 1.0)).sum(axis=0) <= LARGEST).all()
+        assert (np.abs(counting.bounded(odd, 1.0)).sum(axis=0) <= LARGEST).all()
     with np.errstate(all="ignore"), pytest.raises(SurveyError, match="so extreme"):
         largest_excess(Scaling(Scale(0.0, 1e4), Scale(0.0, 1e4), 5.0), "log", both=False)
 
@@ -99,10 +101,10 @@ def test_no_record_reaches_further_than_its_bound(pairs, width, reach):
     t, v = np.array(pairs).T
     scaling = Scaling(Scale(0.3, width), Scale(-0.1, 1.0), reach)
     with np.errstate(all="ignore"):
-        found = [measuring.whole_numbers(np.nan_to_num(t), np.nan_to_num(v), scaling)]
+        found = [counting.whole_numbers(np.nan_to_num(t), np.nan_to_num(v), scaling)]
         clamped = np.clip(np.nan_to_num(t), -700, 700), np.clip(np.nan_to_num(v), -700, 700)
         for transform in ("log", "identity"):
-            found += [measuring.weighted_numbers(*clamped, scaling, transform, both) for both in (False, True)]
+            found += [counting.weighted_numbers(*clamped, scaling, transform, both) for both in (False, True)]
     for whole in found:
         assert (np.abs(whole).sum(axis=0) <= LARGEST).all()
 
@@ -110,7 +112,7 @@ def test_no_record_reaches_further_than_its_bound(pairs, width, reach):
 def test_ordinary_answers_are_rounded_and_no_more():
     t, v = np.random.default_rng(0).standard_normal((2, 1000))
     scaling = Scaling(Scale(0.0, 1.0), Scale(0.0, 1.0), 8.0)
-    first, second = measuring.whole_numbers(t, v, scaling)
+    first, second = counting.whole_numbers(t, v, scaling)
     inside = np.abs(t) + np.abs(v) < 8
     assert np.allclose(first[inside] * 8 / LARGEST, t[inside], atol=8 / LARGEST)
     assert np.allclose(second[inside] * 8 / LARGEST, v[inside], atol=8 / LARGEST)
@@ -118,7 +120,7 @@ def test_ordinary_answers_are_rounded_and_no_more():
 
 def test_what_reaches_too_far_keeps_its_direction():
     scaling = Scaling(Scale(0.0, 1.0), Scale(0.0, 1.0), 5.0)
-    first, second = measuring.whole_numbers(np.array([30.0, -30.0]), np.array([-10.0, 10.0]), scaling)
+    first, second = counting.whole_numbers(np.array([30.0, -30.0]), np.array([-10.0, 10.0]), scaling)
     assert np.abs(first + 3 * second).max() <= 6
     assert (LARGEST - np.abs(first) - np.abs(second)).max() <= 2
 
@@ -127,7 +129,7 @@ def test_what_reaches_too_far_keeps_its_direction():
 def test_whole_numbers_are_those_of_exact_arithmetic(pairs):
     """Records within reach are rounded; the others are shrunk by a division of whole numbers, towards zero."""
     t, v = np.array(pairs).T
-    found = measuring.whole_numbers(t, v, Scaling(Scale(0.0, 1.0), Scale(0.0, 1.0), 4.0))
+    found = counting.whole_numbers(t, v, Scaling(Scale(0.0, 1.0), Scale(0.0, 1.0), 4.0))
     for one, two, first, second in zip(t.tolist(), v.tolist(), *found.tolist(), strict=True):
         steps = round(one * LARGEST / 4), round(two * LARGEST / 4)
         size = max(abs(steps[0]) + abs(steps[1]), LARGEST)
@@ -197,7 +199,7 @@ def test_sums_are_exact_whatever_the_order_and_the_size_of_the_numbers():
     assert (one.squares == other.squares).all()
     scaling = one.scaling
     t, v = np.log(frame["income"].to_numpy()), np.log(frame["wt"].to_numpy() * 501 / 50_000.0)
-    whole = [[int(value) for value in column] for column in measuring.whole_numbers(t, v, scaling)]
+    whole = [[int(value) for value in column] for column in counting.whole_numbers(t, v, scaling)]
     assert one.squares.tolist() == [
         sum(a * b for a, b in zip(x, y, strict=True)) for x, y in ((whole[0], whole[0]), whole, (whole[1], whole[1]))
     ]
@@ -233,12 +235,10 @@ def test_no_neighbour_moves_a_sum_further_than_its_noise_covers():
     scaling = Scaling(Scale(11.0, 0.6), Scale(0.0, 0.5), 5.0)
     weighted = Weighted(("region",), True, Fraction(1, 3))
     plan = Plan(Fraction(1, 10), ((("region", "sex"), Fraction(1)),), Fraction(1, 2), weighted)
-    before, after = (measuring.Answers(*hostile_answers(generator, 10_000), BOUNDS, "log", 0.02) for _ in range(2))
+    before, after = (counting.Answers(*hostile_answers(generator, 10_000), BOUNDS, "log", 0.02) for _ in range(2))
     everything = slice(0, 10_000)
-    one, two = (measuring.whole_numbers(*answers(everything), scaling) for answers in (before, after))
-    linear = [
-        measuring.weighted_numbers(*answers(everything), scaling, "log", both=True) for answers in (before, after)
-    ]
+    one, two = (counting.whole_numbers(*answers(everything), scaling) for answers in (before, after))
+    linear = [counting.weighted_numbers(*answers(everything), scaling, "log", both=True) for answers in (before, after)]
     weighted_moved = np.abs(linear[0] - linear[1]).sum(axis=0)
     assert weighted_moved.max() <= 2 * LARGEST
     assert np.abs(linear[0]).sum(axis=0).max() <= LARGEST
@@ -301,7 +301,7 @@ def test_histograms_move_by_two_and_sums_of_one_cell_alone():
     bands = measuring.bands_of(BOUNDS, "log", 300, 50_000.0)
     counts = []
     for one in (survey, other):
-        answers = measuring.Answers(one.outcome_values, one.weights, BOUNDS, "log", 300 / 50_000.0)
+        answers = counting.Answers(one.outcome_values, one.weights, BOUNDS, "log", 300 / 50_000.0)
         counts.append(measuring._Counts(answers, bands)(slice(0, 300)))
     assert [np.abs(one - two).sum() for one, two in zip(*counts, strict=True)] == [2, 2]
 
@@ -362,7 +362,7 @@ def test_scales_follow_from_the_noisy_histograms_and_not_from_the_data():
 
 
 def test_missing_answers_count_as_the_lower_bound_and_are_not_dropped():
-    answers = measuring.Answers(np.array([np.nan, 1e4]), np.array([2.0, np.nan]), BOUNDS, "log", 1.0)
+    answers = counting.Answers(np.array([np.nan, 1e4]), np.array([2.0, np.nan]), BOUNDS, "log", 1.0)
     t, v = answers(slice(0, 2))
     assert t.tolist() == [np.log(1e3), np.log(1e4)]
     assert v.tolist() == [np.log(2.0), 0.0]

@@ -14,11 +14,13 @@ import svysynth
 from svysynth.diagnostics import Verdict
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import mechanism
+from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 from svysynth.mechanisms.noisy_sums.figures import unscaled
 from svysynth.mechanisms.noisy_sums.fitting import Fitted
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, Use
+from svysynth.mechanisms.noisy_sums.measurement import Use
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.shape import Shape
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.releases import NotCharged
 from svysynth.spec import parse_spec
 from test_noisy_sums import people, survey_of
@@ -135,7 +137,7 @@ def alarms(monkeypatch, plant=None):
         if any(np.abs(one[:3] - other[:3]).max() < 1e-3 for other in watch.added[:place]):
             found.add("noise is used twice")
     generator = np.random.default_rng(2)
-    reach = measuring.whole_numbers(*generator.normal(0, 6, (2, 20_000)), Scaling(Scale(0, 1.0), Scale(0, 1.0), 5.0))
+    reach = counting.whole_numbers(*generator.normal(0, 6, (2, 20_000)), Scaling(Scale(0, 1.0), Scale(0, 1.0), 5.0))
     if np.abs(reach).sum(axis=0).max() > LARGEST:
         found.add("a record reaches too far")
     return found
@@ -153,8 +155,8 @@ def sensitivity_halved(monkeypatch):
 
 
 def floats_in_the_sum(monkeypatch):
-    own = measuring._bounded
-    monkeypatch.setattr(measuring, "_bounded", lambda values, reach: own(values, reach) + 0.25)
+    own = counting.bounded
+    monkeypatch.setattr(counting, "bounded", lambda values, reach: own(values, reach) + 0.25)
     monkeypatch.setattr(measuring, "whole_sums", lambda cell, cells, values, _: np.bincount(cell, values, cells))
 
 
@@ -171,14 +173,14 @@ def noise_used_again(monkeypatch):
 
 
 def weights_over_their_own_sum(monkeypatch):
-    own = measuring.Answers.__call__
+    own = counting.Answers.__call__
 
     def scaled(self, piece):
         t, v = own(self, piece)
         whole = np.clip(self.weight[:], *self.bounds.weight)
         return t, v - np.log(whole.sum() / 50_000.0)
 
-    monkeypatch.setattr(measuring.Answers, "__call__", scaled)
+    monkeypatch.setattr(counting.Answers, "__call__", scaled)
 
 
 def bounds_from_the_data(monkeypatch):
@@ -209,7 +211,7 @@ def clamped_before_rounding(monkeypatch):
         size = np.maximum(np.abs(scaled).sum(axis=0), LARGEST)
         return (np.sign(scaled) * np.ceil(np.abs(scaled) * LARGEST / size)).astype(np.int64)
 
-    monkeypatch.setattr(measuring, "_bounded", wrong)
+    monkeypatch.setattr(counting, "bounded", wrong)
 
 
 def answers_dropped(monkeypatch):

@@ -29,6 +29,7 @@ from svysynth.audit import (
     pair_of,
 )
 from svysynth.mechanisms.noisy_sums import measurement as measuring
+from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 from svysynth.noise import RESOLUTION, contributions
 from svysynth.noise import split_budget as split_for
 from svysynth.streams import Streams
@@ -64,7 +65,7 @@ def test_every_neighbour_is_within_the_promise_of_noisy_sums(epsilon):
 def test_noisy_sums_with_half_of_the_sensitivity_or_without_a_bound_are_caught(monkeypatch):
     """Two planted bugs."""
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "_bounded", lambda values, reach: np.stack(values).astype(np.int64) * 2**16)
+        patch.setattr(counting, "bounded", lambda values, reach: np.stack(values).astype(np.int64) * 2**16)
         assert measured_losses(SOME, 1.0)["changed"].epsilon.max() > 1.1
     monkeypatch.setattr(measuring.Use, "scale", property(lambda use: use.sensitivity / float(use.epsilon) / 2))
     assert measured_losses(SOME, 1.0)["changed"].epsilon.max() > 1.8

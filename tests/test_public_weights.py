@@ -21,13 +21,13 @@ from svysynth.errors import SurveyError
 from svysynth.large import store_survey
 from svysynth.ledger import open_budget
 from svysynth.manifest import Manifest
-from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import residuals
+from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.further import FromPublic
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, measure, squares_sensitivity
+from svysynth.mechanisms.noisy_sums.measurement import measure, squares_sensitivity
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import (
     draws_parquet,
@@ -39,6 +39,7 @@ from svysynth.mechanisms.noisy_sums.published import (
 )
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights, Scores, largest_score
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.noise import StudyNoise
 from svysynth.spec import EstimationSpec
 from svysynth.verification import verify_release
@@ -77,10 +78,10 @@ def test_no_outcome_moves_a_sum_further_than_its_noise_covers_whatever_the_weigh
     scores = Scores(np.zeros(1), 0.4, scaling.reach / LARGEST)
     vectors = []
     for values in (outcome, other):
-        answers = measuring.Answers(values, weight, BOUNDS, "log", 0.02, True)
+        answers = counting.Answers(values, weight, BOUNDS, "log", 0.02, True)
         t, v = answers(slice(0, 10_000))
-        first, score = measuring.outcome_numbers(t, scaling), scores(v, np.zeros(10_000, int))
-        weighted = measuring.weighted_numbers(t, v, scaling, "log", both=False)[0]
+        first, score = counting.outcome_numbers(t, scaling), scores(v, np.zeros(10_000, int))
+        weighted = counting.weighted_numbers(t, v, scaling, "log", both=False)[0]
         vectors.append((first, np.stack([first**2, first * score]), weighted))
     (first, squares, weighted), (first_other, squares_other, weighted_other) = vectors
     most = squares_sensitivity(2, scaling.reach)

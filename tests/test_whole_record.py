@@ -17,9 +17,10 @@ from svysynth.mechanisms.base import find_public
 from svysynth.mechanisms.noisy_sums import further
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import mechanism as noisy_sums
+from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, NoisySizes, measure
+from svysynth.mechanisms.noisy_sums.measurement import NoisySizes, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_sizes
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
@@ -29,6 +30,7 @@ from svysynth.mechanisms.noisy_sums.sizes import (
     draw_sizes,
     facts_of_noisy,
 )
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.noise import StudyNoise
 from svysynth.spec import BoundsSpec, EstimationSpec, SurveySpec, TableSpec, parse_spec
 from test_noisy_sums import hostile_answers
@@ -123,12 +125,12 @@ def test_no_neighbour_moves_anything_further_than_its_noise_covers():
     bands = measuring.bands_of(BOUNDS, "log", 1000, 50_000.0)
     rows, squares, weighted, histograms = [], [], [], []
     for _ in range(2):
-        answers = measuring.Answers(*hostile_answers(generator, count), BOUNDS, "log", 0.02)
+        answers = counting.Answers(*hostile_answers(generator, count), BOUNDS, "log", 0.02)
         t, v = answers(everything)
-        whole = measuring.whole_numbers(t, v, scaling)
+        whole = counting.whole_numbers(t, v, scaling)
         rows.append(whole)
         squares.append(np.stack([whole[0] ** 2, whole[0] * whole[1], whole[1] ** 2]))
-        weighted.append(measuring.weighted_numbers(t, v, scaling, "log", True))
+        weighted.append(counting.weighted_numbers(t, v, scaling, "log", True))
         ends = [np.clip(np.digitize(values, band.edges) - 1, 0, 31) for values, band in zip((t, v), bands, strict=True)]
         histograms.append(ends)
     moved = {

@@ -23,16 +23,10 @@ import numpy as np
 import polars as pl
 
 from svysynth.groups import Booleans, Floats, Integers
-from svysynth.mechanisms.noisy_sums.measurement import (
-    HISTOGRAM_SENSITIVITY,
-    LARGEST,
-    Answers,
-    bands_of,
-    weighted_numbers,
-    whole_numbers,
-)
+from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, bands_of
 from svysynth.mechanisms.noisy_sums.measurement import Use as Measured
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST, Answers, weighted_numbers, whole_numbers
 from svysynth.noise import Use, contributions, split_budget
 from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec

@@ -50,8 +50,8 @@ START_SPREAD = 0.5
 LEG = 50
 """Transitions of one call to the compiled program, which serves the warm-up and runs of any length."""
 MOST_ROUNDS = 4
-"""Where R-hat is not yet convincing the chains are run on, up to so many times their length. The draws kept are those
-of the first stretch, thinned, whatever it took to convince: so Δ moves smoothly with α."""
+"""Where R-hat is not yet convincing the chains are run on, up to so many times their length. The draws of a pseudo
+posterior are those of the first stretch, thinned, whatever it took to convince: so Δ moves smoothly with α."""
 
 
 @outlined
@@ -74,25 +74,38 @@ class Fit:
 
 def fit(model: Model, records: Records, alpha: Column, streams: Streams, draws: int = 1000, label: str = "fit") -> Fit:
     """Draw from the α-weighted pseudo posterior; the verdict says whether the draws can be trusted."""
-    kept, verdict = draw_from(model, model.statistics(records, alpha), streams, draws, label)
+    kept, verdict = draw_from(model, model.statistics(records, alpha), streams, draws, label, from_first_round=True)
     return Fit(model, records, alpha, kept, verdict)
 
 
 def draw_from(
-    model: Density, statistics: Any, streams: Streams, draws: int, label: str, rounds: int = MOST_ROUNDS
+    model: Density,
+    statistics: Any,
+    streams: Streams,
+    draws: int,
+    label: str,
+    rounds: int = MOST_ROUNDS,
+    from_first_round: bool = False,
 ) -> tuple[Parameters, Verdict]:
     """Draws from a density, given what it needs of the data; a run that fails is made once more with half the step.
 
     With one round the chains have their first length whatever the verdict, as in studies of thousands of fits.
     """
-    found, verdict = _run(model, statistics, streams, draws, label, 0, rounds)
+    found, verdict = _run(model, statistics, streams, draws, label, 0, rounds, from_first_round)
     if not verdict.passed and rounds > 1:
-        found, verdict = _run(model, statistics, streams, draws, label, 1, rounds)
+        found, verdict = _run(model, statistics, streams, draws, label, 1, rounds, from_first_round)
     return {name: jnp.asarray(value) for name, value in found.items()}, verdict
 
 
 def _run(
-    model: Density, statistics: Any, streams: Streams, draws: int, label: str, halvings: int, rounds: int
+    model: Density,
+    statistics: Any,
+    streams: Streams,
+    draws: int,
+    label: str,
+    halvings: int,
+    rounds: int,
+    from_first_round: bool,
 ) -> tuple[dict[str, Floats], Verdict]:
     """Warm up at half the step, then run until the verdict is good or cannot become so; the draws that are kept."""
     key = jax_key(streams, label)
@@ -108,7 +121,8 @@ def _run(
         verdict = judge(_quantities(run), int(run.divergent.sum()), run.energy)
         if verdict.passed or verdict.divergences:
             break
-    return {name: _thin(value, draws, _legs(model, draws)) for name, value in run.parameters.items()}, verdict
+    kept = _legs(model, draws) if from_first_round else len(legs)
+    return {name: _thin(value, draws, kept) for name, value in run.parameters.items()}, verdict
 
 
 def fit_together(
@@ -188,7 +202,7 @@ def _legs(model: Density, draws: int) -> int:
 
 
 def _thin(value: Any, draws: int, legs: int) -> Any:
-    """Every k-th draw of the first round of every chain, so that `draws` are left."""
+    """Every k-th draw of the first legs of every chain, so that `draws` are left."""
     each = -(-draws // CHAINS)
     first = value[:, : legs * LEG]
     return first[:, :: first.shape[1] // each][:, :each].reshape(-1, *value.shape[2:])[:draws]

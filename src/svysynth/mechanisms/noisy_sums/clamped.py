@@ -11,9 +11,10 @@ from scipy.special import ndtri
 
 from svysynth.groups import Floats, Integers
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.measurement import Measurement, weighted_numbers
+from svysynth.mechanisms.noisy_sums.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.scaling import weighted_excess
 from svysynth.mechanisms.noisy_sums.weights import MOST_SCORE, KnownWeights
+from svysynth.mechanisms.noisy_sums.whole_numbers import weighted_numbers
 
 MOST_CORRELATION = 0.9
 QUANTILES = 100

@@ -15,9 +15,9 @@ import polars as pl
 from svysynth.constants import Proposal
 from svysynth.groups import Floats, Integers
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.measurement import LARGEST, whole_numbers
 from svysynth.mechanisms.noisy_sums.planning import expected_errors, plan_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling, reach_of
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST, whole_numbers
 from svysynth.spec import SurveySpec, TableSpec
 
 GUESSES = {

@@ -35,14 +35,13 @@ histograms, not from the data; where they are constants of the spec there are no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from svysynth.engine import sum_blocks
-from svysynth.groups import Floats, Integers, whole_sums
+from svysynth.groups import Integers, whole_sums
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, cell_of_record
 from svysynth.mechanisms.noisy_sums.scaling import (
     Bands,
@@ -51,17 +50,21 @@ from svysynth.mechanisms.noisy_sums.scaling import (
     largest_excess,
     reach_of,
     scale_from_counts,
-    weighted_excess,
 )
 from svysynth.mechanisms.noisy_sums.weights import Scores, largest_score
+from svysynth.mechanisms.noisy_sums.whole_numbers import (
+    LARGEST,
+    Answers,
+    outcome_numbers,
+    weighted_numbers,
+    whole_numbers,
+)
 from svysynth.noise import Noise, laplace_scale
 from svysynth.outline import outlined
 from svysynth.spec import BoundsSpec, Transform
 from svysynth.store import Column
 from svysynth.survey import Survey
 
-LARGEST = 2**16
-"""|T| + |V| of a record at most. n·LARGEST² stays below 2⁶² for n up to 2³⁰."""
 HISTOGRAM_SENSITIVITY = 2
 MOST_RECORDS = 2**30
 NOT_NORMAL = 0.15
@@ -70,8 +73,6 @@ ONE_SCALE_OUT = 0.24
 """The normal density one scale from its centre: a quantile that is off by q is off by q/0.24 scales."""
 NO_SAY = 1e6
 """The error of the log of a spread of which no histogram says anything."""
-FARTHEST = 2.0**30
-"""Before clamping, so that the products of whole numbers on the way stay exact."""
 
 
 @dataclass(frozen=True)
@@ -286,36 +287,6 @@ def _measure_level(
 
 @outlined
 @dataclass(frozen=True)
-class Answers:
-    """t and v of a block of records, clamped to the public bounds."""
-
-    outcome: Column
-    weight: Column
-    bounds: BoundsSpec
-    transform: Transform
-    share: float
-    """n/N."""
-    weights_public: bool = False
-    """Then they are not clamped."""
-
-    def __call__(self, piece: slice) -> tuple[Floats, Floats]:
-        """Both, for some records."""
-        outcome = _clamped(self.outcome[piece], *self.bounds.outcome)
-        weight = _clamped(self.weight[piece], *((0.0, np.inf) if self.weights_public else self.bounds.weight))
-        weight *= self.share
-        return np.log(outcome, out=outcome) if self.transform == "log" else outcome, np.log(weight, out=weight)
-
-
-def _clamped(values: Floats, low: float, high: float) -> Floats:
-    """New numbers within the bounds; a missing one is at the lower."""
-    found = np.clip(values, low, high)
-    if np.isnan(found.max(initial=low)):
-        found[np.isnan(found)] = low
-    return found
-
-
-@outlined
-@dataclass(frozen=True)
 class _Counts:
     answers: Answers
     bands: tuple[Bands, ...]
@@ -368,36 +339,3 @@ class _SumsOfOutcomes:
 
 def _by_cell(whole: Integers, cell: Integers, cells: int) -> Integers:
     return np.stack([whole_sums(cell, cells, values, LARGEST) for values in whole], axis=1)
-
-
-def outcome_numbers(t: Floats, scaling: Scaling) -> Integers:
-    """T of each record, bounded by itself."""
-    return np.asarray(_bounded([scaling.outcome.of(t)], scaling.reach)[0])
-
-
-def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Integers:
-    """T and V of each record."""
-    return _bounded([scaling.outcome.of(t), scaling.weight.of(v)], scaling.reach)
-
-
-def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transform, both: bool) -> Integers:
-    """Y and U of each record, or Y alone."""
-    found = weighted_excess(t, v, scaling, transform)
-    return _bounded(found if both else found[:1], largest_excess(scaling, transform, both))
-
-
-def _bounded(values: Sequence[Floats], reach: float) -> Integers:
-    """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound comes last.
-
-    Rounded floats are whole numbers below 2³¹, and so are their sums: both are exact.
-    """
-    whole, size = np.empty((len(values), len(values[0])), np.int64), np.zeros(len(values[0]))
-    for row, scaled in zip(whole, values, strict=True):
-        scaled *= LARGEST / reach
-        np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
-        row[:] = scaled
-        size += np.abs(scaled, out=scaled)
-    far = np.flatnonzero(~(size <= LARGEST))  # what is not a number too, which has become the least integer
-    found = np.maximum(whole[:, far], -int(FARTHEST))
-    whole[:, far] = np.sign(found) * (np.abs(found) * LARGEST // np.abs(found).sum(axis=0))
-    return whole

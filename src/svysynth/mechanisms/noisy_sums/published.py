@@ -23,7 +23,6 @@ from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
 from svysynth.mechanisms.noisy_sums.files import FilePlan
 from svysynth.mechanisms.noisy_sums.measurement import (
-    LARGEST,
     Level,
     Measurement,
     NoisySizes,
@@ -35,6 +34,7 @@ from svysynth.mechanisms.noisy_sums.measurement import (
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.sizes import SENSITIVITY
 from svysynth.mechanisms.noisy_sums.weights import PublicWeights
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.spec import BoundsSpec
 
 MEASUREMENT, DRAWS, WEIGHTS = "measurement.json", "draws.parquet", "weights.parquet"

@@ -1,0 +1,87 @@
+"""Whole numbers: what a record counts with, bounded after rounding, so that sums and their sensitivity are exact.
+
+t and v of a record, clamped to the public bounds, become whole numbers T and V in steps of reach/LARGEST, and what it
+adds to weighted sums becomes Y and U. Each pair keeps |T| + |V| ≤ LARGEST, or |Y| + |U| ≤ LARGEST: the bound is
+enforced on the whole numbers, so that no rounding of floats, overflow or missing value can break it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from svysynth.groups import Floats, Integers
+from svysynth.mechanisms.noisy_sums.scaling import Scaling, largest_excess, weighted_excess
+from svysynth.outline import outlined
+from svysynth.spec import BoundsSpec, Transform
+from svysynth.store import Column
+
+LARGEST = 2**16
+"""|T| + |V| of a record at most. n·LARGEST² stays below 2⁶² for n up to 2³⁰."""
+FARTHEST = 2.0**30
+"""Before clamping, so that the products of whole numbers on the way stay exact."""
+
+
+@outlined
+@dataclass(frozen=True)
+class Answers:
+    """t and v of a block of records, clamped to the public bounds."""
+
+    outcome: Column
+    weight: Column
+    bounds: BoundsSpec
+    transform: Transform
+    share: float
+    """n/N."""
+    weights_public: bool = False
+    """Then they are not clamped."""
+
+    def __call__(self, piece: slice) -> tuple[Floats, Floats]:
+        """Both, for some records."""
+        outcome = _clamped(self.outcome[piece], *self.bounds.outcome)
+        weight = _clamped(self.weight[piece], *((0.0, np.inf) if self.weights_public else self.bounds.weight))
+        weight *= self.share
+        return np.log(outcome, out=outcome) if self.transform == "log" else outcome, np.log(weight, out=weight)
+
+
+def _clamped(values: Floats, low: float, high: float) -> Floats:
+    """New numbers within the bounds; a missing one is at the lower."""
+    found = np.clip(values, low, high)
+    if np.isnan(found.max(initial=low)):
+        found[np.isnan(found)] = low
+    return found
+
+
+def outcome_numbers(t: Floats, scaling: Scaling) -> Integers:
+    """T of each record, bounded by itself."""
+    return np.asarray(bounded([scaling.outcome.of(t)], scaling.reach)[0])
+
+
+def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Integers:
+    """T and V of each record."""
+    return bounded([scaling.outcome.of(t), scaling.weight.of(v)], scaling.reach)
+
+
+def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transform, both: bool) -> Integers:
+    """Y and U of each record, or Y alone."""
+    found = weighted_excess(t, v, scaling, transform)
+    return bounded(found if both else found[:1], largest_excess(scaling, transform, both))
+
+
+def bounded(values: Sequence[Floats], reach: float) -> Integers:
+    """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound comes last.
+
+    Rounded floats are whole numbers below 2³¹, and so are their sums: both are exact.
+    """
+    whole, size = np.empty((len(values), len(values[0])), np.int64), np.zeros(len(values[0]))
+    for row, scaled in zip(whole, values, strict=True):
+        scaled *= LARGEST / reach
+        np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
+        row[:] = scaled
+        size += np.abs(scaled, out=scaled)
+    far = np.flatnonzero(~(size <= LARGEST))  # what is not a number too, which has become the least integer
+    found = np.maximum(whole[:, far], -int(FARTHEST))
+    whole[:, far] = np.sign(found) * (np.abs(found) * LARGEST // np.abs(found).sum(axis=0))
+    return whole
