@@ -41,8 +41,6 @@ from svysynth.spec import BoundsSpec, EstimationSpec, Spec, TableSpec
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
 CHUNK = 10
 """Replicates of one file of results."""
-FRESH = 400
-"""Files of results after which a process is started afresh: JAX keeps all that it compiles."""
 NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
 NOTHING = pl.DataFrame(
     schema=NUMBERS
@@ -237,7 +235,7 @@ def main():
     for method in settings.methods:
         cases += product(studies, [method], fewer if method in ASYMPTOTIC else settings.epsilon)
     paths = {case: [] for case in cases}
-    with ProcessPoolExecutor(settings.workers, get_context("spawn"), max_tasks_per_child=FRESH) as pool:
+    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
         work = []
         for first in range(0, settings.replicates, CHUNK):
             replicates = range(first, min(first + CHUNK, settings.replicates))
