@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from measuring import answer, keep, program, run
-from svysynth.engine import BLOCK
-from svysynth.lipschitz import make_bounds
+from svysynth.core.engine import BLOCK
+from svysynth.mechanisms.pseudo_posterior.quadratics import Quadratics, device_bounds, make_quadratics
+from svysynth.mechanisms.pseudo_posterior.record_bounds import make_bounds
 from svysynth.models.fbs import FBS
-from svysynth.quadratics import Quadratics, device_bounds, make_quadratics
 
 DRAWS = 1000
 FLOPS_A_TERM = 10

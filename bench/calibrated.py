@@ -18,14 +18,14 @@ import polars as pl
 
 import svysynth
 from measuring import answer, keep, program, run
-from svysynth.calibrated import calibrate
-from svysynth.cli_release import open_demo_budget, write_example
-from svysynth.errors import SurveyError
+from svysynth.cli.release import open_demo_budget, write_example
+from svysynth.core.errors import SurveyError
+from svysynth.core.streams import Streams
+from svysynth.evaluation.paper.simulation import draw_sample, make_population
+from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.streams import Streams
-from svysynth.studies.simulation import draw_sample, make_population
-from svysynth.studies.standin import POPULATION, doctorates
+from svysynth.survey.doctorates import POPULATION, doctorates
 
 EPSILON, DATASETS = 10.8, 3
 SAMPLES, SEEDS = 7, 5

@@ -54,9 +54,9 @@ def commands(folder: str, model: str, records: int) -> dict[str, list[str]]:
 
 def write(folder: Path, records: int) -> None:
     """What the tools read: columns as arrays, and for R as CSV."""
+    from svysynth.core.streams import Streams
+    from svysynth.evaluation.paper.simulation import draw_sample, make_population
     from svysynth.models.base import make_records
-    from svysynth.streams import Streams
-    from svysynth.studies.simulation import draw_sample, make_population
 
     survey = draw_sample(make_population(Streams.seeded(1)), Streams.seeded(1), n=records)
     found = make_records(survey)
@@ -70,11 +70,11 @@ def write(folder: Path, records: int) -> None:
 def with_svysynth(folder: Path, name: str) -> None:
     """The best run after one that compiles."""
     import svysynth
+    from svysynth.core.streams import Streams
     from svysynth.models.base import Records
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
-    from svysynth.sampler import CHAINS, fit
-    from svysynth.streams import Streams
+    from svysynth.models.sampler import CHAINS, fit
 
     t, v, cell, x = (np.load(folder / f"{column}.npy") for column in ("t", "v", "cell", "x"))
     records = Records(t, v, cell, x, tuple(f"b{number}" for number in range(x.shape[1])))
@@ -117,7 +117,7 @@ def with_numpyro(folder: Path, name: str) -> None:
 
 def effective_draws(draws: dict, name: str, chains: int) -> float:
     """The smallest bulk effective sample size of the watched parameters."""
-    from svysynth.diagnostics import judge
+    from svysynth.models.diagnostics import judge
 
     columns = [np.asarray(draws[key]).reshape(chains, -1, draws[key][0].size) for key in WATCHED[name]]
     values = np.concatenate(columns, axis=2)

@@ -29,14 +29,14 @@ import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.combine import Synthetic
+from svysynth.core.spec import BoundsSpec, EstimationSpec, Spec, TableSpec
+from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import Grid, mechanism_of
+from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
-from svysynth.noise import StudyNoise
-from svysynth.sampler import MOST_ROUNDS
-from svysynth.spec import BoundsSpec, EstimationSpec, Spec, TableSpec
+from svysynth.models.sampler import MOST_ROUNDS
 
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
 CHUNK = 10

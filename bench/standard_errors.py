@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.studies.simulation import GENDERS, draw_sample, make_population
-from svysynth.studies.workers import load_replicates, run_replicates
+from svysynth.evaluation.paper.simulation import GENDERS, draw_sample, make_population
+from svysynth.evaluation.paper.workers import load_replicates, run_replicates
 
 STATISTICS = ("count", "mean", "total")
 MODELS = {"fbs": svysynth.FBS, "fbp": svysynth.FBP}

@@ -50,11 +50,11 @@ def write_spec(folder: Path) -> None:
 def prepare(folder: Path, scratch: Path) -> Callable[[], object]:
     """The columns in plain files, and the measurement of them."""
     from svysynth import Streams, load_spec
-    from svysynth.engine import LOCAL
-    from svysynth.large import read_large
+    from svysynth.core.engine import LOCAL
     from svysynth.mechanisms.base import mechanism_of
+    from svysynth.mechanisms.noise import StudyNoise
     from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
-    from svysynth.noise import StudyNoise
+    from svysynth.survey.on_disk import read_large
 
     spec = load_spec(folder / "spec.toml")
     survey = read_large(mechanism_of(spec.privacy).reads(spec), scratch, LOCAL)

@@ -15,8 +15,8 @@ os.environ |= {"TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
 import typer
 from typer.testing import CliRunner
 
-from svysynth.cli import app
-from svysynth.manifest import Manifest
+from svysynth.cli.main import app
+from svysynth.privacy.manifest import Manifest
 
 PAGE = Path(__file__).with_name("cli.md")
 SCHEMA = Path(__file__).with_name("manifest.schema.json")

@@ -13,8 +13,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import svysynth
 from paper_settings import with_paper_settings
-from svysynth.cli_release import open_demo_budget, write_example
-from svysynth.studies.standin import doctorates
+from svysynth.cli.release import open_demo_budget, write_example
+from svysynth.survey.doctorates import doctorates
 
 
 def pytest_addoption(parser):

@@ -17,9 +17,9 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from svysynth import ledger
-from svysynth.anchor import Anchor, read_seal, seal_path
-from svysynth.errors import SurveyError
+from svysynth.core.errors import SurveyError
+from svysynth.privacy import ledger
+from svysynth.privacy.tamper_marks import Anchor, read_seal, seal_path
 
 BUDGET = "sdr-2017"
 UNIT = "0.000001"

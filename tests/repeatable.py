@@ -4,7 +4,7 @@ A run with a seed is charged to no budget, stamped and refused by `verify`. Test
 what goes out need real runs whose random numbers are known; nothing outside the tests makes such streams.
 """
 
-from svysynth.streams import Streams
+from svysynth.core.streams import Streams
 
 
 def repeatable(seed=1):

@@ -14,9 +14,8 @@ from scipy import stats
 
 import svysynth
 from svysynth import EstimationSpec, Streams, SurveyError, TableSpec, tabulate_all
-from svysynth.additive import additive_tables, check_additive
-from svysynth.levels import Grid, add_up, as_measured, measure
-from svysynth.noise import (
+from svysynth.core.spec import BoundsSpec
+from svysynth.mechanisms.noise import (
     RESOLUTION,
     OpenDPNoise,
     StudyNoise,
@@ -28,7 +27,8 @@ from svysynth.noise import (
     sensitivity,
     split_budget,
 )
-from svysynth.spec import BoundsSpec
+from svysynth.mechanisms.noisy_tables.additive import additive_tables, check_additive
+from svysynth.mechanisms.noisy_tables.combinations import Grid, add_up, as_measured, measure
 
 FALSE_ALARM = 1e-6
 GROUPS = ("points", "variances")
@@ -119,7 +119,7 @@ def test_opendp_accounts_for_no_more_than_the_budget(epsilon, moved):
 
 
 def test_noise_too_small_for_its_budget_is_refused(monkeypatch):
-    monkeypatch.setattr("svysynth.noise.laplace_scale", lambda moved, epsilon: 0.5 * moved / float(epsilon))
+    monkeypatch.setattr("svysynth.mechanisms.noise.laplace_scale", lambda moved, epsilon: 0.5 * moved / float(epsilon))
     with pytest.raises(ArithmeticError):
         OpenDPNoise()(np.zeros(1, np.int64), one_use(1))
 

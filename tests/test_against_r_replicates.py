@@ -10,7 +10,7 @@ import pytest
 
 import svysynth
 from golden_survey import GOLDEN, RELATIVE, REPLICATES, STATISTICS, assert_agrees, read_golden_survey
-from svysynth.replicates import Replicates, make_replicates, preston_factors
+from svysynth.estimation.replicates import Replicates, make_replicates, preston_factors
 
 VALUES = pl.read_csv(REPLICATES / "values.csv")
 SCALES = pl.read_csv(REPLICATES / "scales.csv")

@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 from scipy import stats
 
+from svysynth.core.streams import Streams
 from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.sampler import fit
-from svysynth.streams import Streams
+from svysynth.models.sampler import fit
 
 GOLDEN = Path(__file__).parent / "golden/posterior"
 DRAWS = 20_000

@@ -8,13 +8,15 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from svysynth import pipeline, publish, worlds
-from svysynth.attack import attack, lower_bounds
-from svysynth.cli import main
-from svysynth.noise import StudyNoise, contributions
-from svysynth.spec import parse_spec
-from svysynth.streams import Streams
-from svysynth.worlds import RECORDS, audit_sampled, black_box, make_worlds, white_box
+from svysynth import pipeline
+from svysynth.cli.main import main
+from svysynth.core.spec import parse_spec
+from svysynth.core.streams import Streams
+from svysynth.evaluation.audit import neighbours as worlds
+from svysynth.evaluation.audit.attack import attack, lower_bounds
+from svysynth.evaluation.audit.neighbours import RECORDS, audit_sampled, black_box, make_worlds, white_box
+from svysynth.mechanisms.noise import StudyNoise, contributions
+from svysynth.publishing import public_folder as publish
 
 EPSILONS = (0.5, 1.0, 2.0)
 SURE = 1 - 1e-6
@@ -179,7 +181,9 @@ def test_the_sampled_audit_prints_and_writes_its_figures(quick, tmp_path, capsys
 
 
 def test_a_claim_that_does_not_hold_is_an_exit_code(monkeypatch, capsys):
-    monkeypatch.setattr("svysynth.audit.contributions", lambda *arguments: 2 * contributions(*arguments))
+    monkeypatch.setattr(
+        "svysynth.evaluation.audit.exact.contributions", lambda *arguments: 2 * contributions(*arguments)
+    )
     code, out, _ = run(capsys, "audit", "exact", "--pairs", 20, "--seed", 1)
     assert code == 1
     assert "A claim does not hold" in out

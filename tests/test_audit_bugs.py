@@ -11,13 +11,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from svysynth import additive, noise, pipeline, publish
-from svysynth.mechanisms import noisy_tables
-from svysynth.noise import RESOLUTION
-from svysynth.releases import TABLE_DIGITS, NotCharged
-from svysynth.spec import BoundsSpec, TableSpec, load_spec
-from svysynth.streams import Streams
-from svysynth.survey import read_survey
+from svysynth import pipeline
+from svysynth.core.spec import BoundsSpec, TableSpec, load_spec
+from svysynth.core.streams import Streams
+from svysynth.mechanisms import noise
+from svysynth.mechanisms.noise import RESOLUTION
+from svysynth.mechanisms.noisy_tables import additive
+from svysynth.mechanisms.noisy_tables import mechanism as noisy_tables
+from svysynth.privacy.release import TABLE_DIGITS, NotCharged
+from svysynth.publishing import public_folder as publish
+from svysynth.survey.survey import read_survey
 from test_audit_fields import ANSWERS, make_house
 
 

@@ -17,12 +17,13 @@ import pytest
 from scipy.special import ndtri
 
 from repeatable import repeat
-from svysynth import pipeline, publish
-from svysynth.cli import main
-from svysynth.ledger import open_budget
-from svysynth.mechanisms.noisy_tables import NoisyTables
-from svysynth.report.terminal import INTERNAL
-from svysynth.spec import load_spec
+from svysynth import pipeline
+from svysynth.cli.main import main
+from svysynth.core.spec import load_spec
+from svysynth.mechanisms.noisy_tables.mechanism import NoisyTables
+from svysynth.privacy.ledger import open_budget
+from svysynth.publishing import public_folder as publish
+from svysynth.publishing.report.terminal import INTERNAL
 
 RECORDS = 64
 SPEC = """

@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from svysynth.audit import audit_exact, make_pairs
-from svysynth.streams import Streams
-from svysynth.worlds import audit_sampled
+from svysynth.core.streams import Streams
+from svysynth.evaluation.audit.exact import audit_exact, make_pairs
+from svysynth.evaluation.audit.neighbours import audit_sampled
 from test_audit import AUDITED, EPSILONS, TIGHT, tight_bound
 
 DOCS = Path(__file__).parent.parent / "docs"

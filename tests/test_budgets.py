@@ -9,13 +9,10 @@ import polars as pl
 import pytest
 
 from svysynth import SurveyError, read_survey
-from svysynth.anchor import Anchor, Seal, read_seal, write_seal
-from svysynth.budgets import ImpossibleError
-from svysynth.engine import Local
-from svysynth.entries import Entry, entry_hash, first_hash
-from svysynth.fingerprint import fingerprint
-from svysynth.large import store_survey
-from svysynth.ledger import (
+from svysynth.core.engine import Local
+from svysynth.privacy.budgets import ImpossibleError
+from svysynth.privacy.fingerprint import fingerprint
+from svysynth.privacy.ledger import (
     Charge,
     charge,
     entries,
@@ -26,7 +23,10 @@ from svysynth.ledger import (
     show,
     verify,
 )
-from svysynth.ledgerfile import _digest
+from svysynth.privacy.ledger_entries import Entry, entry_hash, first_hash
+from svysynth.privacy.ledger_file import _digest
+from svysynth.privacy.tamper_marks import Anchor, Seal, read_seal, write_seal
+from svysynth.survey.on_disk import store_survey
 
 KINDS = ("differential privacy", "asymptotic")
 MANIFEST = "a" * 64

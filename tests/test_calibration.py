@@ -9,7 +9,10 @@ import polars as pl
 import pytest
 
 from svysynth import SurveyError, read_survey
-from svysynth.calibration import (
+from svysynth.core.engine import BLOCK
+from svysynth.core.streams import Streams
+from svysynth.evaluation.paper.simulation import draw_sample, make_population
+from svysynth.mechanisms.pseudo_posterior.calibration import (
     MOST_REFITS,
     STRETCH,
     TOLERANCE,
@@ -22,9 +25,7 @@ from svysynth.calibration import (
     fit_unweighted,
     trusted,
 )
-from svysynth.diagnostics import Verdict
-from svysynth.engine import BLOCK
-from svysynth.lipschitz import (
+from svysynth.mechanisms.pseudo_posterior.record_bounds import (
     inverse_weights,
     linear_weights,
     record_bounds,
@@ -33,11 +34,10 @@ from svysynth.lipschitz import (
     weigh,
 )
 from svysynth.models.base import make_records
+from svysynth.models.diagnostics import Verdict
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.sampler import Fit, fit
-from svysynth.streams import Streams
-from svysynth.studies.simulation import draw_sample, make_population
+from svysynth.models.sampler import Fit, fit
 
 MODELS = [FBS(), FBP()]
 
@@ -171,7 +171,7 @@ def test_the_search_goes_on_from_a_bound_that_says_nothing(largest):
 @pytest.mark.parametrize("scheme", ["inverse", "linear", "reweighted"])
 def test_a_budget_that_cannot_be_met_says_so_and_names_no_scheme_in_use(records, scheme, monkeypatch):
     """The words are the same after few refits, of which the last has other random numbers than the first."""
-    monkeypatch.setattr("svysynth.calibration.MOST_REFITS", STRETCH + 1)
+    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.calibration.MOST_REFITS", STRETCH + 1)
     with pytest.raises(SurveyError) as caught:
         calibrate_records(FBS(), records, 0.01, 3, Streams.seeded(1), scheme, draws=400)
     assert ("the scheme 'inverse'" in caught.value.remedy) <= (scheme != "inverse")
@@ -216,7 +216,7 @@ def test_the_same_stream_gives_the_same_draws(records, fits):
 
 def test_one_program_serves_every_weighting_and_number_of_records(records):
     """Nothing is compiled again for other weights, other data or another n."""
-    from svysynth import sampler
+    from svysynth.models import sampler
 
     fit(FBP(), records, np.ones(len(records)), Streams.seeded(1), draws=400)
     before = sampler._advance._cache_size()

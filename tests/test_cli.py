@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth import cli
-from svysynth.cli import main
+from svysynth.cli import main as cli
+from svysynth.cli.main import main
 
 
 def run(capsys, *arguments):
@@ -53,7 +53,7 @@ def test_tables_are_written_tidy_and_marked_internal(demo, tmp_path, capsys, end
     assert "INTERNAL USE ONLY" in out
     written = pl.read_csv(target) if ending == "csv" else pl.read_parquet(target)
     spec = svysynth.load_spec(demo / "doctorates.toml")
-    direct = svysynth.tabulate_all(svysynth.survey.survey_from_file(spec.survey), spec.tables)
+    direct = svysynth.tabulate_all(svysynth.survey.survey.survey_from_file(spec.survey), spec.tables)
     assert written.columns == [*direct.columns, "source"]
     assert written["estimate"].to_list() == pytest.approx(direct["estimate"].to_list(), rel=1e-15)
     assert written["source"].unique().to_list() == ["confidential, internal use only"]
@@ -145,7 +145,7 @@ def test_an_unforeseen_failure_shows_no_value(demo, monkeypatch, capsys):
     def fail(*_):
         raise ValueError("the salary of 123456 is wrong")
 
-    monkeypatch.setattr("svysynth.cli_tables.overview", fail)
+    monkeypatch.setattr("svysynth.cli.tables.overview", fail)
     code, _, err = run(capsys, "check", demo / "doctorates.toml")
     assert code == 70
     assert "123456" not in err

@@ -12,9 +12,9 @@ from scipy.linalg import null_space
 from scipy.optimize import nnls
 from scipy.special import ndtri
 
-from svysynth import consistency
-from svysynth.consistency import consistent, hierarchy
-from svysynth.studies.standin import published_table
+from svysynth.mechanisms.noisy_tables import consistency
+from svysynth.mechanisms.noisy_tables.consistency import consistent, hierarchy
+from svysynth.survey.doctorates import published_table
 
 DRAWS = 1000
 FALSE_ALARM = 1e-6

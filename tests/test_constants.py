@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from svysynth.clamping import by_bounds, clamped
-from svysynth.cli import main
-from svysynth.cli_release import write_example
-from svysynth.constants import Published, from_published, load_unfinished, round_outwards
-from svysynth.errors import SurveyError
+from svysynth.cli.main import main
+from svysynth.cli.release import write_example
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import load_spec, parse_spec
+from svysynth.evaluation.clamping import by_bounds, clamped
+from svysynth.evaluation.public_file import from_public_file, refuse_confidential
 from svysynth.mechanisms.noisy_sums.guessing import cost_of_guesses, declared_facts
 from svysynth.mechanisms.noisy_sums.scaling import reach_of
-from svysynth.publicfile import from_public_file, refuse_confidential
-from svysynth.spec import load_spec, parse_spec
+from svysynth.privacy.public_constants import Published, from_published, load_unfinished, round_outwards
 
 PAGE = (Path(__file__).parent.parent / "docs/constants.md").read_text(encoding="utf-8")
 SAMPLE = {"records": 1000, "population": 12_000.0}

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from svysynth.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS, Verdict, judge
+from svysynth.models.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS, Verdict, judge
 
 GOLDEN = Path(__file__).parent / "golden/diagnostics"
 VALUES = pl.read_csv(GOLDEN / "values.csv")

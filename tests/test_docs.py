@@ -9,7 +9,7 @@ import pytest
 from generate import CONSOLE, command_line_page, run, trimmed
 
 import svysynth
-from svysynth.spec import parse_spec
+from svysynth.core.spec import parse_spec
 
 ROOT = Path(__file__).parent.parent
 
@@ -63,7 +63,7 @@ def test_every_setting_is_documented():
     text = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
     for section in ("survey", "privacy", "about", "model", "estimation", "standin"):
         annotation = str(svysynth.Spec.model_fields[section].annotation)
-        model = getattr(svysynth.spec, re.search(r"(\w+Spec)", annotation)[1])
+        model = getattr(svysynth.core.spec, re.search(r"(\w+Spec)", annotation)[1])
         for key in model.model_fields:
             assert f"| `{key}` |" in text, key
     for key in svysynth.TableSpec.model_fields:

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from svysynth import SurveyError, write_frame
-from svysynth.draft import draft_spec
-from svysynth.spec import parse_spec
+from svysynth.core.spec import parse_spec
+from svysynth.survey.drafting import draft_spec
 
 BLANK = "# bounds = { outcome = […, …], weight = […, …] }"
 
@@ -237,7 +237,7 @@ def test_a_draft_says_what_it_promises_and_what_is_needed(tmp_path):
 
 def test_the_paper_s_mechanism_is_one_line_of_a_draft_and_of_the_demo(tmp_path):
     """The settings that their comments name give a spec with the paper's guarantee."""
-    demo = (resources.files("svysynth.studies") / "doctorates.toml").read_text(encoding="utf-8")
+    demo = (resources.files("svysynth.survey") / "doctorates.toml").read_text(encoding="utf-8")
     for text in (draft_of(tmp_path, columns()).text, demo):
         (named,) = re.findall(r'^# .*?(guarantee = "asymptotic", .*)$', text, re.MULTILINE)
         shorter = re.sub(r"^(guarantee|epsilon) = .*$", "", text, flags=re.MULTILINE)

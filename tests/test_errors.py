@@ -6,7 +6,7 @@ import pytest
 
 import svysynth
 from svysynth import SurveyError
-from svysynth.cli import main
+from svysynth.cli.main import main
 
 ROLES = {"outcome": "salary", "weight": "weight", "public": ["field"]}
 

@@ -8,8 +8,8 @@ import pytest
 
 import svysynth
 from svysynth import SurveyError, write_frame
-from svysynth.files import open_data, read_columns
-from svysynth.formats.statistical import code_text
+from svysynth.survey.files import open_data, read_columns
+from svysynth.survey.formats.statistical import code_text
 
 FRAME = pl.DataFrame(
     {"y": [1.5, 2.5, 1e-7, 123456789.125], "w": [1.0, 2.0, 0.1, 4.0], "g": ["Male", "Female", "Male", "Female"]}

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svysynth import read_survey
-from svysynth.errors import SurveyError
-from svysynth.formula import MOST_BRACKETS, Formula, parse_formula
+from svysynth.core.errors import SurveyError
+from svysynth.core.formula import MOST_BRACKETS, Formula, parse_formula
+from svysynth.core.spec import parse_spec
 from svysynth.models.base import make_records
-from svysynth.spec import parse_spec
 
 COLUMNS = ("a", "b", "c", "two words")
 SPEC = """

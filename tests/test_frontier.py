@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from svysynth import frontier as study
-from svysynth.cli import main
-from svysynth.mechanisms import pseudo_posterior
-from svysynth.spec import StandInSpec, parse_spec
-from svysynth.streams import Streams
-from svysynth.studies.simulation import draw_sample, make_population
-from svysynth.tables import tabulate_all
+from svysynth.cli.main import main
+from svysynth.core.spec import StandInSpec, parse_spec
+from svysynth.core.streams import Streams
+from svysynth.estimation.tables import tabulate_all
+from svysynth.evaluation import frontier as study
+from svysynth.evaluation.paper.simulation import draw_sample, make_population
+from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
 
 TEXT = """
 [survey]

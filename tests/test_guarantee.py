@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from svysynth.guarantee import Guarantee, additive, asymptotic, no_guarantee
+from svysynth.privacy.guarantee import Guarantee, additive, asymptotic, no_guarantee
 
 ROLES = {"confidential": ("salary", "weight"), "public": ("field", "gender")}
 KINDS = {

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from svysynth import SurveyError
-from svysynth.hidden import appearing, clear_leftovers, in_hiding
+from svysynth.core.hidden_folders import appearing, clear_leftovers, in_hiding
 
 SECONDS = 120
 """Of patience with a process that hangs; nothing else depends on it."""
@@ -33,7 +33,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 HOLDING = """
 import sys
 from pathlib import Path
-from svysynth.hidden import appearing, in_hiding
+from svysynth.core.hidden_folders import appearing, in_hiding
 
 place = Path(sys.argv[2])
 
@@ -139,7 +139,7 @@ def test_where_there_are_no_locks_nothing_is_removed(tmp_path, monkeypatch):
 
     (tmp_path / ".svysynth-other").mkdir()
     (tmp_path / ".svysynth-other" / "lock").touch()
-    monkeypatch.setattr("svysynth.hidden.fcntl.flock", no_locks)
+    monkeypatch.setattr("svysynth.core.hidden_folders.fcntl.flock", no_locks)
     write(tmp_path)
     assert [path.name for path in hidden(tmp_path)] == [".svysynth-other"]
     assert (tmp_path / "other.csv").read_text() == "new"
@@ -157,7 +157,7 @@ def test_a_run_whose_folder_was_taken_for_a_leftover_makes_it_again(tmp_path, mo
             clear_leftovers(tmp_path)
         flock(lock, how)
 
-    monkeypatch.setattr("svysynth.hidden.fcntl.flock", after_another)
+    monkeypatch.setattr("svysynth.core.hidden_folders.fcntl.flock", after_another)
     in_hiding(tmp_path, lambda folder: folder.rename(tmp_path / "done"))
     assert len(calls) > 2
     assert [path.name for path in tmp_path.iterdir()] == ["done"]
@@ -183,7 +183,7 @@ def test_where_nothing_can_be_hidden_says_so(tmp_path):
 STOPPED = """
 import os, signal, sys
 from pathlib import Path
-from svysynth import hidden
+from svysynth.core import hidden_folders as hidden
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 parent, stopped = Path(sys.argv[1]), 0

@@ -33,7 +33,7 @@ import pyreadstat
 import pytest
 from polars.testing import assert_frame_equal
 
-from svysynth.cli import main
+from svysynth.cli.main import main
 
 SECONDS = 10
 """Of processor time that a refusal may take, however busy the machine is."""

@@ -14,9 +14,9 @@ from scipy.special import ndtri
 
 import svysynth
 from svysynth import EstimationSpec, Streams, SurveyError, TableSpec, tabulate_all
-from svysynth.laplace import LABEL, laplace_tables, split_evenly
-from svysynth.replicates import make_replicates
-from svysynth.studies.simulation import draw_sample, make_population
+from svysynth.estimation.replicates import make_replicates
+from svysynth.evaluation.paper.simulation import draw_sample, make_population
+from svysynth.mechanisms.paper_laplace.tables import LABEL, laplace_tables, split_evenly
 
 FALSE_ALARM = 1e-6
 DRAWS = 100_000
@@ -343,4 +343,4 @@ def test_it_says_that_nothing_is_promised(doctorate_survey):
     for part in ("ε = 10.8", "16 uses", "0.675 per point", "0.0675 per replicate", "of 10"):
         assert part in result.budget
     assert result.labelled["source"].unique().to_list() == [f"Laplace noise, {LABEL}"]
-    assert LABEL in svysynth.laplace.__doc__
+    assert LABEL in svysynth.mechanisms.paper_laplace.tables.__doc__

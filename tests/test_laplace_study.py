@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from svysynth.laplace import LABEL, laplace_tables
-from svysynth.spec import parse_spec
-from svysynth.streams import Streams
-from svysynth.studies.standin import doctorates, published_table
-from svysynth.survey import survey_from_frame
+from svysynth.core.spec import parse_spec
+from svysynth.core.streams import Streams
+from svysynth.mechanisms.paper_laplace.tables import LABEL, laplace_tables
+from svysynth.survey.doctorates import doctorates, published_table
+from svysynth.survey.survey import survey_from_frame
 
 DOCS = Path(__file__).parent.parent / "docs"
 REPLICATES = 10
@@ -35,7 +35,7 @@ def compare(draws):
 
     Also for each cell the quartiles: the paper prints one draw.
     """
-    spec = parse_spec((resources.files("svysynth.studies") / "doctorates.toml").read_text(encoding="utf-8"))
+    spec = parse_spec((resources.files("svysynth.survey") / "doctorates.toml").read_text(encoding="utf-8"))
     survey = survey_from_frame(doctorates(), spec.survey)
     codes = {label: code for code, label in spec.survey.labels["field"].items()}
     results = [
@@ -129,9 +129,9 @@ standard error there tells the sensitivity of its level and little else.
 
 def introduction(one, draws):
     return f"""
-    Made by `make study` (`tests/test_laplace_study.py`). This is the paper's additive-noise rival (`laplace.py`), a
-    **{LABEL}**: its sensitivities come from the confidential data, so whatever ε says, nothing is promised. Here it
-    runs on the stand-in for the Survey of Doctorate Recipients at ε = {one.split.epsilon:g} with
+    Made by `make study` (`tests/test_laplace_study.py`). This is the paper's additive-noise rival
+    (`mechanisms/paper_laplace/tables.py`), a **{LABEL}**: its sensitivities come from the confidential
+    data, so whatever ε says, nothing is promised. Here it runs on the stand-in for the Survey of Doctorate Recipients at ε = {one.split.epsilon:g} with
     R = {one.split.replicates} replicates ({one.split.uses} uses of each record: {one.split.point:g} per point,
     {one.split.replicate:g} per replicate), beside the standard errors of the paper's Laplace columns. The paper prints
     one draw of the noise; here are the median and the quartiles over {draws} draws of noise and half-samples.

@@ -17,20 +17,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repeatable import repeat
-from svysynth import SurveyError, engine, large, load_spec
-from svysynth.cli import main
-from svysynth.engine import BLOCK, BLOCKS_A_SUM, HERE, LOCAL, Dask, Local, block_slices, part_ranges
-from svysynth.large import read_large, store_survey
-from svysynth.ledger import open_budget
+from svysynth import SurveyError, load_spec
+from svysynth.cli.main import main
+from svysynth.core import engine
+from svysynth.core.column_storage import Derived, Stored, compute_column, derive
+from svysynth.core.engine import BLOCK, BLOCKS_A_SUM, HERE, LOCAL, Dask, Local, block_slices, part_ranges
+from svysynth.core.streams import Streams
+from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import undivided_setting
 from svysynth.models.base import Records, linear_statistics, make_records
+from svysynth.models.synthesis import ROUNDS, shuffled
 from svysynth.pipeline import release
-from svysynth.store import Derived, Stored, compute_column, derive
-from svysynth.streams import Streams
-from svysynth.survey import survey_from_file
-from svysynth.synthesis import ROUNDS, shuffled
-from svysynth.tables import tabulate_all
-from svysynth.verification import verify_release
+from svysynth.privacy.ledger import open_budget
+from svysynth.publishing.verification import verify_release
+from svysynth.survey import on_disk as large
+from svysynth.survey.on_disk import read_large, store_survey
+from svysynth.survey.survey import survey_from_file
 
 RECORDS = 5 * BLOCK // 2
 SPEC = """
@@ -307,7 +309,7 @@ def test_columns_on_disk(tmp_path):
 
 
 def test_a_large_release_has_no_text_file(monkeypatch, house, tmp_path, on_disk):
-    from svysynth import releases as room
+    from svysynth.privacy import release as room
 
     monkeypatch.setattr(room, "MOST_RECORDS_AS_TEXT", 1000)
     out = tmp_path / "release"

@@ -25,12 +25,11 @@ from hypothesis import strategies as st
 
 import svysynth
 from ledger_child import BUDGET, UNIT, check_releases
-from svysynth import SurveyError, ledgerfile
-from svysynth import anchor as anchors
-from svysynth.accounting import epsilon_text, millionths
-from svysynth.anchor import Anchor, Seal, read_seal, seal_path, write_seal
-from svysynth.entries import Entry, entry_hash, first_hash
-from svysynth.ledger import (
+from svysynth import SurveyError
+from svysynth.core.accounting import epsilon_text, millionths
+from svysynth.privacy import ledger_file as ledgerfile
+from svysynth.privacy import tamper_marks as anchors
+from svysynth.privacy.ledger import (
     charge,
     entries,
     fingerprint_key,
@@ -39,6 +38,8 @@ from svysynth.ledger import (
     show,
     verify,
 )
+from svysynth.privacy.ledger_entries import Entry, entry_hash, first_hash
+from svysynth.privacy.tamper_marks import Anchor, Seal, read_seal, seal_path, write_seal
 
 CHILD = Path(__file__).with_name("ledger_child.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(svysynth.__file__).parent.parent)}
@@ -447,7 +448,7 @@ def test_whoever_may_only_read_can_verify_and_not_charge(path, fast):
 
 def test_the_ledger_starts_fast():
     """Nothing of the package's heavy ground is needed to look at a budget."""
-    code = "import sys, svysynth.ledger; print({'jax', 'polars', 'numpy', 'pydantic'} & set(sys.modules))"
+    code = "import sys, svysynth.privacy.ledger; print({'jax', 'polars', 'numpy', 'pydantic'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
@@ -507,9 +508,8 @@ def test_32_processes_race_for_the_last_units(tmp_path):
 
 def test_processes_race_to_create_one_ledger(fast):
     path = fast / "ledger.db"
-    code = (
-        f"from svysynth.ledger import open_budget; import sys; open_budget({str(path)!r}, sys.argv[1], 1, 'asymptotic')"
-    )
+    arguments = f"{str(path)!r}, sys.argv[1], 1, 'asymptotic'"
+    code = f"from svysynth.privacy.ledger import open_budget; import sys; open_budget({arguments})"
     command = [sys.executable, "-S", "-c", code]
     racers = [subprocess.Popen([*command, f"b{number}"], env=ENVIRONMENT) for number in range(12)]
     assert [racer.wait() for racer in racers] == [0] * 12

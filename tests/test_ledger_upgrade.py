@@ -8,9 +8,9 @@ import pytest
 
 from ledger_child import GOLDEN
 from svysynth import SurveyError
-from svysynth.anchor import Anchor, seal_path
-from svysynth.cli import main
-from svysynth.ledger import charge, entries, open_budget, record_release, show, upgrade, verify
+from svysynth.cli.main import main
+from svysynth.privacy.ledger import charge, entries, open_budget, record_release, show, upgrade, verify
+from svysynth.privacy.tamper_marks import Anchor, seal_path
 from test_ledger import child_outcomes, fast, flipped  # noqa: F401  a fixture
 
 ANCHORS = [Anchor(**fields) for fields in json.loads((GOLDEN / "anchors.json").read_text())]

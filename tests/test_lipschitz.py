@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svysynth.lipschitz import make_bounds
+from svysynth.mechanisms.pseudo_posterior.quadratics import TILES, device_bounds, make_quadratics
+from svysynth.mechanisms.pseudo_posterior.record_bounds import make_bounds
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.models.numpyro import NumPyroModel
-from svysynth.quadratics import TILES, device_bounds, make_quadratics
 
 DRAWS = 30
 CELLS, COLUMNS = 40, 5
@@ -121,7 +121,7 @@ def test_a_record_has_one_bound_in_any_company_and_order(whole, data):
 @pytest.mark.parametrize("size", TILES)
 def test_every_size_of_tiles_gives_the_same_bits(whole, monkeypatch, size):
     find, t, v, cell, bounds = whole
-    monkeypatch.setattr("svysynth.quadratics.TILES", {size: 1.0})
+    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.quadratics.TILES", {size: 1.0})
     assert np.array_equal(find(t, v, cell), bounds)
 
 

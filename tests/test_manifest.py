@@ -12,13 +12,13 @@ import pytest
 from generate import manifest_schema
 from pydantic import ValidationError
 
-from svysynth.anchor import Anchor
-from svysynth.guarantee import additive, asymptotic
-from svysynth.ledger import Charge
-from svysynth.manifest import NOT_FOR_RELEASE, Manifest
-from svysynth.publish import make_manifest
-from svysynth.releases import NotCharged, Release
-from svysynth.spec import parse_spec
+from svysynth.core.spec import parse_spec
+from svysynth.privacy.guarantee import additive, asymptotic
+from svysynth.privacy.ledger import Charge
+from svysynth.privacy.manifest import NOT_FOR_RELEASE, Manifest
+from svysynth.privacy.release import NotCharged, Release
+from svysynth.privacy.tamper_marks import Anchor
+from svysynth.publishing.public_folder import make_manifest
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCHEMA = json.loads((DOCS / "manifest.schema.json").read_text(encoding="utf-8"))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svysynth import engine
-from svysynth.groups import group_ids
-from svysynth.moments import Moments, compute_moments, merge_moments
+from svysynth.core import engine
+from svysynth.core.grouping import group_ids
+from svysynth.estimation.moments import Moments, compute_moments, merge_moments
 
 FIELDS = list(Moments.__dataclass_fields__)
 

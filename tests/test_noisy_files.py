@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth import engine
-from svysynth.cli import main
-from svysynth.combine import Synthetic, combine_estimates
-from svysynth.engine import Local
-from svysynth.errors import SurveyError
-from svysynth.ledger import open_budget
-from svysynth.manifest import Manifest
+from svysynth.cli.main import main
+from svysynth.core import engine
+from svysynth.core.engine import Local
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import BoundsSpec, PrivacySpec, TableSpec, load_spec
+from svysynth.estimation.combining import Synthetic, combine_estimates
+from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import figures as figuring
 from svysynth.mechanisms.noisy_sums import residuals
 from svysynth.mechanisms.noisy_sums.facts import facts_of
@@ -28,10 +28,10 @@ from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.further import FromPublic
 from svysynth.mechanisms.noisy_sums.measurement import measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
-from svysynth.microdata import read_synthetic
-from svysynth.noise import StudyNoise
-from svysynth.spec import BoundsSpec, PrivacySpec, TableSpec, load_spec
-from svysynth.verification import verify_release
+from svysynth.mechanisms.synthetic_files import read_synthetic
+from svysynth.privacy.ledger import open_budget
+from svysynth.privacy.manifest import Manifest
+from svysynth.publishing.verification import verify_release
 from test_report_pages import r_is_here
 from test_verification import sign
 
@@ -400,13 +400,13 @@ def test_the_report_describes_the_files(released):
 
 
 def test_the_python_and_r_code_of_the_report_combine_alike(released, tmp_path):
-    from svysynth.report.public import snippets
+    from svysynth.publishing.report.public import snippets
 
     public, code = copied(released, tmp_path / "public"), snippets(released.done)
     assert 'rules="imputed"' in code["python"]
     names = [public / f"microdata-{number}.csv" for number in range(1, 11)]
     roles = {"outcome": "income", "public": ["region", "sex"], "strata": "area", "rules": "imputed"}
-    mine = svysynth.microdata.read_synthetic(names, **roles).tabulate(["region", "sex"], ["count", "mean", "total"])
+    mine = svysynth.read_synthetic(names, **roles).tabulate(["region", "sex"], ["count", "mean", "total"])
     between = pl.read_csv(public / "tables.csv", schema_overrides={"df": pl.Float64})
     both = mine.join(between, on=["statistic", "region", "sex"], suffix="_table").filter(pl.col("se") > 0)
     # the estimates of ten of the draws, beside that of all: off by less than four errors of ten draws

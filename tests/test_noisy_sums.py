@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import svysynth
-from svysynth import engine
-from svysynth.engine import BLOCK, LOCAL, Local
-from svysynth.errors import SurveyError
-from svysynth.groups import whole_sums
-from svysynth.large import store_survey
+from svysynth.core import engine
+from svysynth.core.engine import BLOCK, LOCAL, Local
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import whole_sums
+from svysynth.core.spec import BoundsSpec, EstimationSpec, TableSpec
+from svysynth.mechanisms.noise import OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 from svysynth.mechanisms.noisy_sums.facts import facts_of
@@ -27,8 +28,7 @@ from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, largest_excess, reach_of, scale_from_counts
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
-from svysynth.noise import OpenDPNoise, StudyNoise
-from svysynth.spec import BoundsSpec, EstimationSpec, TableSpec
+from svysynth.survey.on_disk import store_survey
 
 BOUNDS = BoundsSpec(outcome=(1e3, 1e7), weight=(1.0, 1000.0))
 TABLES = (TableSpec(by=("region", "sex"), statistics=("count", "mean", "total", "proportion")),)

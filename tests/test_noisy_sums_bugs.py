@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.diagnostics import Verdict
+from svysynth.core.spec import parse_spec
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import mechanism
 from svysynth.mechanisms.noisy_sums import whole_numbers as counting
@@ -21,8 +21,8 @@ from svysynth.mechanisms.noisy_sums.measurement import Use
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.shape import Shape
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
-from svysynth.releases import NotCharged
-from svysynth.spec import parse_spec
+from svysynth.models.diagnostics import Verdict
+from svysynth.privacy.release import NotCharged
 from test_noisy_sums import people, survey_of
 
 SPEC = parse_spec("""

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import svysynth
-from svysynth.lipschitz import record_bounds
+from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
 from svysynth.models.base import Records
 
 ROOT = Path(__file__).parent.parent

@@ -7,15 +7,17 @@ import polars as pl
 import pytest
 
 from repeatable import repeatable
-from svysynth import Streams, SurveyError, internal, pipeline, publish
-from svysynth.anchor import Anchor, seal_path
-from svysynth.cli import main
-from svysynth.ledger import charge, entries, fingerprint_key, open_budget, show
-from svysynth.mechanisms import pseudo_posterior
+from svysynth import Streams, SurveyError, pipeline
+from svysynth.cli.main import main
+from svysynth.core.spec import load_spec
 from svysynth.mechanisms.base import NoEvidence
-from svysynth.publish import checksum
-from svysynth.spec import load_spec
-from svysynth.verification import verify_release
+from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
+from svysynth.privacy.ledger import charge, entries, fingerprint_key, open_budget, show
+from svysynth.privacy.tamper_marks import Anchor, seal_path
+from svysynth.publishing import internal_folder as internal
+from svysynth.publishing import public_folder as publish
+from svysynth.publishing.public_folder import checksum
+from svysynth.publishing.verification import verify_release
 from test_verification import SPEC, drawn_by_hand, make_release
 
 LAPLACE = (

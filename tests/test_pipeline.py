@@ -6,8 +6,8 @@ import stat
 import polars as pl
 import pytest
 
-from svysynth.cli import main
-from svysynth.ledger import show
+from svysynth.cli.main import main
+from svysynth.privacy.ledger import show
 
 MECHANISM = 'mechanism = "fbs"                  # fbs | fbp | laplace\n'
 SECRET = ("alpha", "bound", "seed", "r_hat", "calibration", "trial")

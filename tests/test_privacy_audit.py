@@ -1,4 +1,4 @@
-"""The exact audit (`svysynth.audit`) of the noise on tables and of the asymptotic mechanism, and bugs it must notice.
+"""The exact audit of the noise on tables and of the asymptotic mechanism, and bugs it must notice.
 
 A bug that would break the promise is planted in the sums, one at a time; `test_audit_bugs.py` plants those that are
 around them.
@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from svysynth import audit
-from svysynth.audit import (
+from svysynth.core.streams import Streams
+from svysynth.evaluation.audit import exact as audit
+from svysynth.evaluation.audit.exact import (
     BOUNDS,
     DELTAS,
     LARGEST_BOUND,
@@ -28,11 +29,10 @@ from svysynth.audit import (
     normalized,
     pair_of,
 )
+from svysynth.mechanisms.noise import RESOLUTION, contributions
+from svysynth.mechanisms.noise import split_budget as split_for
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import whole_numbers as counting
-from svysynth.noise import RESOLUTION, contributions
-from svysynth.noise import split_budget as split_for
-from svysynth.streams import Streams
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAIRS = make_pairs(500, Streams.seeded(1))

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.errors import SurveyError
-from svysynth.ledger import open_budget, show
-from svysynth.manifest import Manifest
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import StandInSpec, parse_spec
+from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import further
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums.facts import facts_of
@@ -21,8 +21,8 @@ from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import measurement_json, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Scale, public_scales
-from svysynth.noise import StudyNoise
-from svysynth.spec import StandInSpec, parse_spec
+from svysynth.privacy.ledger import open_budget, show
+from svysynth.privacy.manifest import Manifest
 from test_noisy_sums import BOUNDS, STREAMS, TABLES, NoNoise, people, survey_of
 
 CONSTANTS = StandInSpec(mean=11.0, spread=0.7, weight_spread=0.5)

@@ -13,14 +13,13 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth import engine, large
-from svysynth.cli import main
-from svysynth.combine import Synthetic
-from svysynth.engine import HERE, LOCAL, Dask, Local
-from svysynth.errors import SurveyError
-from svysynth.large import store_survey
-from svysynth.ledger import open_budget
-from svysynth.manifest import Manifest
+from svysynth.cli.main import main
+from svysynth.core import engine
+from svysynth.core.engine import HERE, LOCAL, Dask, Local
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import EstimationSpec
+from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import residuals
 from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 from svysynth.mechanisms.noisy_sums.facts import facts_of
@@ -40,9 +39,11 @@ from svysynth.mechanisms.noisy_sums.published import (
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights, Scores, largest_score
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
-from svysynth.noise import StudyNoise
-from svysynth.spec import EstimationSpec
-from svysynth.verification import verify_release
+from svysynth.privacy.ledger import open_budget
+from svysynth.privacy.manifest import Manifest
+from svysynth.publishing.verification import verify_release
+from svysynth.survey import on_disk as large
+from svysynth.survey.on_disk import store_survey
 from test_noisy_sums import BOUNDS, STREAMS, TABLES, Fixed, hostile_answers, people, survey_of
 
 AREAS = [f"a{number % 4}" for number in range(1200)]

@@ -6,9 +6,9 @@ import pytest
 import svysynth
 from repeatable import repeat, repeatable
 from svysynth import SurveyError
-from svysynth.cli import main
-from svysynth.ledger import show
-from svysynth.survey import survey_from_file
+from svysynth.cli.main import main
+from svysynth.privacy.ledger import show
+from svysynth.survey.survey import survey_from_file
 
 ROLES = {"outcome": "salary", "weight": "weight", "strata": "field", "public": ["field", "gender"]}
 BY = ["field", "gender"]

@@ -36,17 +36,20 @@ import pytest
 
 import svysynth
 from repeatable import repeat, repeatable
-from svysynth import SurveyError, internal, payment, pipeline, publish
-from svysynth.cli import main
-from svysynth.combine import Synthetic
-from svysynth.guarantee import additive, no_guarantee
-from svysynth.hidden import in_hiding
-from svysynth.ledger import entries, open_budget, show
-from svysynth.mechanisms import pseudo_posterior
-from svysynth.releases import Release, microdata
-from svysynth.spec import load_spec
-from svysynth.survey import survey_from_file
-from svysynth.verification import verify_release
+from svysynth import SurveyError, pipeline
+from svysynth.cli.main import main
+from svysynth.core.hidden_folders import in_hiding
+from svysynth.core.spec import load_spec
+from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
+from svysynth.privacy import payment
+from svysynth.privacy.guarantee import additive, no_guarantee
+from svysynth.privacy.ledger import entries, open_budget, show
+from svysynth.privacy.release import Release, microdata
+from svysynth.publishing import internal_folder as internal
+from svysynth.publishing import public_folder as publish
+from svysynth.publishing.verification import verify_release
+from svysynth.survey.survey import survey_from_file
 
 TESTS = Path(__file__).parent
 PACKAGE = Path(svysynth.__file__).parent
@@ -601,11 +604,20 @@ def test_nothing_but_a_release_is_published(finished, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+WRITERS = ("public", "excel", "page")
+
+
 def test_public_writers_see_a_release_and_are_called_by_the_pipeline_alone():
     """The files that write what is public import nothing that could hold confidential data."""
     imports = {path: list(imported_names(path)) for path in PACKAGE.rglob("*.py")}
-    sources = {"survey", "calibration", "sampler", "lipschitz", "internal", "design", "models.base", "streams"}
-    for room in ("publish.py", "manifest.py", "report/public.py", "report/excel.py", "report/page.py"):
+    sources = {
+        *("survey.survey", "survey.on_disk", "survey.design", "core.streams", "models.base", "models.sampler"),
+        *("mechanisms.pseudo_posterior.calibration", "mechanisms.pseudo_posterior.record_bounds"),
+        "publishing.internal_folder",
+    }
+    assert all((PACKAGE / f"{source.replace('.', '/')}.py").is_file() for source in sources)
+    writers = ("publishing/public_folder", "privacy/manifest", *(f"publishing/report/{name}" for name in WRITERS))
+    for room in (f"{writer}.py" for writer in writers):
         modules = {module for module, _ in imports[PACKAGE / room]}
         assert not modules & {f"svysynth.{source}" for source in sources}, room
         assert not {name for _, name in imports[PACKAGE / room]} & {"Survey", "open_data", "read_columns"}, room
@@ -614,12 +626,12 @@ def test_public_writers_see_a_release_and_are_called_by_the_pipeline_alone():
         found = [path for path, names in imports.items() if (module, name) in names]
         return {str(path.relative_to(PACKAGE)) for path in found}
 
-    assert users("svysynth.publish", "publish") == {"pipeline.py"}
-    assert users("svysynth.report.public", "public_page") == {"publish.py"}
-    assert users("svysynth.publish", "make_manifest") == set()
+    assert users("svysynth.publishing.public_folder", "publish") == {"pipeline.py"}
+    assert users("svysynth.publishing.report.public", "public_page") == {"publishing/public_folder.py"}
+    assert users("svysynth.publishing.public_folder", "make_manifest") == set()
     made = {str(path.relative_to(PACKAGE)) for path in imports if calls(path, "Release")}
     assert made == {"pipeline.py"}
-    assert {str(path.relative_to(PACKAGE)) for path in imports if calls(path, "Charge")} == {"ledger.py"}
+    assert {str(path.relative_to(PACKAGE)) for path in imports if calls(path, "Charge")} == {"privacy/ledger.py"}
 
 
 def imported_names(path):

@@ -6,7 +6,7 @@ import pytest
 
 import svysynth
 from svysynth import EstimationSpec, Streams, SurveyError, tabulate
-from svysynth.replicates import half_samples, make_replicates, preston_factors
+from svysynth.estimation.replicates import half_samples, make_replicates, preston_factors
 
 METHODS = ["preston", "bootstrap", "jackknife", "brr"]
 

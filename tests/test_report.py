@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 import svysynth
-from svysynth.report.excel import write_workbook
-from svysynth.report.terminal import render_tables
-from svysynth.report.wide import decimals, wide_tables
-from svysynth.spec import EstimationSpec, TableSpec
+from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.estimation.layout import decimals, wide_tables
+from svysynth.publishing.report.excel import write_workbook
+from svysynth.publishing.report.terminal import render_tables
 
 ODD_LABELS = ["=1+1", "[red]x[/red]", "<b>x</b>", "http://x.example", "plain"]
 

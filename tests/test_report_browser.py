@@ -13,11 +13,11 @@ import numpy as np
 import openpyxl
 import pytest
 
-from svysynth.errors import is_plain
-from svysynth.files import write_frame
-from svysynth.report.excel import write_workbook
-from svysynth.report.public import public_page
-from svysynth.spec import TableSpec
+from svysynth.core.errors import is_plain
+from svysynth.core.spec import TableSpec
+from svysynth.publishing.report.excel import write_workbook
+from svysynth.publishing.report.public import public_page
+from svysynth.survey.files import write_frame
 from test_report_pages import SEED, drawn_from, pages, release_of, spec_of
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -27,33 +27,43 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.additive import additive_tables
-from svysynth.calibrated import calibrate
-from svysynth.calibration import Calibration, Trial
-from svysynth.combine import Synthetic, make_synthetic
-from svysynth.diagnostics import Verdict
-from svysynth.files import write_frame
-from svysynth.formats.csv import guarded
-from svysynth.guarantee import additive, asymptotic
-from svysynth.ledger import charge, open_budget
-from svysynth.lookalikes import look_alikes
+from svysynth.core.spec import (
+    AboutSpec,
+    BoundsSpec,
+    EstimationSpec,
+    ModelSpec,
+    PrivacySpec,
+    Spec,
+    SurveySpec,
+    TableSpec,
+)
+from svysynth.core.streams import Streams
+from svysynth.estimation.combining import Synthetic
+from svysynth.estimation.layout import wide_tables
+from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.mechanisms.base import NoEvidence, examine
-from svysynth.mechanisms.noisy_tables import NoiseEvidence
-from svysynth.mechanisms.pseudo_posterior import make_model
-from svysynth.mechanisms.pseudo_posterior_evidence import CalibrationEvidence
-from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
-from svysynth.report.excel import write_workbook
-from svysynth.report.internal import Review, internal_page
-from svysynth.report.page import policy, source
-from svysynth.report.plots import IN_THE_DARK, MOST_POINTS
-from svysynth.report.public import MOST_ROWS_SHOWN, public_page, snippets
-from svysynth.report.wide import wide_tables
-from svysynth.sampler import Fit
-from svysynth.spec import AboutSpec, BoundsSpec, EstimationSpec, ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
-from svysynth.streams import Streams
-from svysynth.studies.simulation import draw_sample, make_population
-from svysynth.survey import survey_from_frame
-from svysynth.verdict import beside, judge_release
+from svysynth.mechanisms.noisy_tables.additive import additive_tables
+from svysynth.mechanisms.noisy_tables.mechanism import NoiseEvidence
+from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate
+from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, Trial
+from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
+from svysynth.mechanisms.pseudo_posterior.mechanism import make_model
+from svysynth.models.diagnostics import Verdict
+from svysynth.models.sampler import Fit
+from svysynth.models.synthesis import make_synthetic
+from svysynth.privacy.guarantee import additive, asymptotic
+from svysynth.privacy.ledger import charge, open_budget
+from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
+from svysynth.publishing.lookalikes import look_alikes
+from svysynth.publishing.report.excel import write_workbook
+from svysynth.publishing.report.internal import Review, internal_page
+from svysynth.publishing.report.page import policy, source
+from svysynth.publishing.report.plots import IN_THE_DARK, MOST_POINTS
+from svysynth.publishing.report.public import MOST_ROWS_SHOWN, public_page, snippets
+from svysynth.publishing.verdict import beside, judge_release
+from svysynth.survey.files import write_frame
+from svysynth.survey.formats.csv import guarded
+from svysynth.survey.survey import survey_from_frame
 
 DAY = date(2030, 1, 2)
 SEED = Streams.seeded(11)

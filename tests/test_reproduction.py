@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from svysynth.studies.comparison import PAPER_REPLICATES
-from svysynth.studies.methods import Plan, Scenario
-from svysynth.studies.repeated import AS_PUBLISHED, Results, Simulation, rmse_ratios
-from svysynth.studies.standin import published_table
-from svysynth.studies.study import REPLICATES as REPLICATES_FOLDER
-from svysynth.studies.study import simulation_frames
-from svysynth.studies.workers import load_replicates
-from svysynth.utility import covers
+from svysynth.estimation.utility import covers
+from svysynth.evaluation.paper.comparison import PAPER_REPLICATES
+from svysynth.evaluation.paper.methods import Plan, Scenario
+from svysynth.evaluation.paper.repeated import AS_PUBLISHED, Results, Simulation, rmse_ratios
+from svysynth.evaluation.paper.study import REPLICATES as REPLICATES_FOLDER
+from svysynth.evaluation.paper.study import simulation_frames
+from svysynth.evaluation.paper.workers import load_replicates
+from svysynth.survey.doctorates import published_table
 
 DOCS = Path(__file__).parent.parent / "docs"
 CHOICES = DOCS / "published/choices.csv"

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.entries import VERSION, entry_hash
-from svysynth.ledger import entries
-from svysynth.streams import Streams
-from svysynth.suitability import examine_model
+from svysynth.core.streams import Streams
+from svysynth.mechanisms.suitability import examine_model
+from svysynth.privacy.ledger import entries
+from svysynth.privacy.ledger_entries import VERSION, entry_hash
 from test_suitability import TABLES, findings, house, people, run, survey_of
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from svysynth import sampler
+from svysynth.core.streams import Streams
+from svysynth.models import sampler
 from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.streams import Streams
 
 DOCS = Path(__file__).parent.parent / "docs"
 DESIGN = np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1]])

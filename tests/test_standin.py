@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.studies import standin
+from svysynth.survey import doctorates as standin
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from svysynth import cli
-from svysynth.hidden import in_hiding
+from svysynth.cli import main as cli
+from svysynth.core.hidden_folders import in_hiding
 
 
 def say():  # a little later: a signal that met this call itself would be its error, not the computation's end
@@ -76,7 +76,7 @@ REPLICATES = """
 import signal, sys
 from pathlib import Path
 import test_stopping
-from svysynth.studies.workers import run_replicates
+from svysynth.evaluation.paper.workers import run_replicates
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from svysynth.keys import jax_key, threefry, wrapped
-from svysynth.streams import Streams
+from svysynth.core.streams import Streams
+from svysynth.models.jax_keys import jax_key, threefry, wrapped
 
 jax.config.update("jax_enable_x64", True)
 

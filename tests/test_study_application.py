@@ -13,15 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 import svysynth
-from svysynth.cli_study import study as commands
-from svysynth.errors import SurveyError
-from svysynth.studies import application, study
-from svysynth.studies.application import Application
-from svysynth.studies.methods import Plan
-from svysynth.studies.repeated import AS_PUBLISHED
-from svysynth.studies.standin import RECORDS, published_table
-from svysynth.survey import survey_from_file
-from svysynth.universe import refuse_private_filter
+from svysynth.cli.study import study as commands
+from svysynth.core.errors import SurveyError
+from svysynth.evaluation.paper import application, study
+from svysynth.evaluation.paper.application import Application
+from svysynth.evaluation.paper.methods import Plan
+from svysynth.evaluation.paper.repeated import AS_PUBLISHED
+from svysynth.survey.doctorates import RECORDS, published_table
+from svysynth.survey.survey import survey_from_file
+from svysynth.survey.universe import refuse_private_filter
 
 EXAMPLE = Path(__file__).parent.parent / "examples/sdr2017.toml"
 PLAN = Plan(models=("fbp",), bounds=(1.8,), datasets=(3,), draws=400)
@@ -72,7 +72,7 @@ def test_the_public_use_file_is_read_in_every_format(tmp_path, name):
 
 def test_the_example_is_the_study_s_own_mapping(tmp_path):
     spec = svysynth.load_spec(EXAMPLE)
-    own = resources.files("svysynth.studies") / "sdr2017.toml"
+    own = resources.files("svysynth.evaluation.paper") / "sdr2017.toml"
     assert EXAMPLE.read_bytes() == own.read_bytes()
     refuse_private_filter(spec.survey)
     public_use_frame().filter(pl.col("SALARYP") > 0, pl.col("SALARYP") < 9999998).write_csv(tmp_path / "sdr.csv")

@@ -15,16 +15,16 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.errors import SurveyError
+from svysynth.core.errors import SurveyError
+from svysynth.core.streams import Streams
+from svysynth.estimation.tables import tabulate
+from svysynth.evaluation.paper import comparison, repeated
+from svysynth.evaluation.paper.methods import Plan, Scenario
+from svysynth.evaluation.paper.repeated import Results, Simulation
+from svysynth.evaluation.paper.simulation import choose_systematically, draw_sample, make_population
+from svysynth.evaluation.paper.study import run_simulation, simulation_frames
 from svysynth.models.fbp import FBP
-from svysynth.streams import Streams
-from svysynth.studies import comparison, repeated
-from svysynth.studies.methods import Plan, Scenario
-from svysynth.studies.repeated import Results, Simulation
-from svysynth.studies.simulation import choose_systematically, draw_sample, make_population
-from svysynth.studies.standin import published_table
-from svysynth.studies.study import run_simulation, simulation_frames
-from svysynth.tables import tabulate
+from svysynth.survey.doctorates import published_table
 
 SMALL = Simulation(Plan(models=("fbp",), bounds=(1.8,), datasets=(1, 3), draws=400))
 REPLICATES = 3

@@ -8,23 +8,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-from svysynth.combine import make_synthetic
-from svysynth.diagnostics import judge, judge_together
-from svysynth.errors import SurveyError
-from svysynth.lipschitz import bounds_together, record_bounds
+from svysynth.core.errors import SurveyError
+from svysynth.core.streams import Streams
+from svysynth.estimation.tables import tabulate
+from svysynth.evaluation.paper.fits_together import carry_out_together, prepare, replicate_together
+from svysynth.evaluation.paper.methods import Plan
+from svysynth.evaluation.paper.repeated import Simulation, replicate
+from svysynth.evaluation.paper.stack import AS_IN_THE_PAPER, stack_surveys, tabulate_stack
+from svysynth.evaluation.paper.study import simulation_frames
+from svysynth.evaluation.paper.workers import load_replicates
+from svysynth.mechanisms.pseudo_posterior.record_bounds import bounds_together, record_bounds
 from svysynth.models.base import linear_statistics, linear_statistics_together
+from svysynth.models.diagnostics import judge, judge_together
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.sampler import Fit, padded
-from svysynth.streams import Streams
-from svysynth.studies.methods import Plan
-from svysynth.studies.repeated import Simulation, replicate
-from svysynth.studies.stack import AS_IN_THE_PAPER, stack_surveys, tabulate_stack
-from svysynth.studies.study import simulation_frames
-from svysynth.studies.together import carry_out_together, prepare, replicate_together
-from svysynth.studies.workers import load_replicates
-from svysynth.synthesis import draw_keys, shuffle_keys, synthesize_draws, synthesize_together
-from svysynth.tables import tabulate
+from svysynth.models.sampler import Fit, padded
+from svysynth.models.synthesis import draw_keys, make_synthetic, shuffle_keys, synthesize_draws, synthesize_together
 
 SMALL = Simulation(Plan(models=("fbp",), bounds=(1.8,), datasets=(1, 3), draws=400), n=400)
 ROUNDING = 1e-9

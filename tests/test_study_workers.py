@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import svysynth
-from svysynth.errors import SurveyError
-from svysynth.streams import Streams
-from svysynth.studies.workers import ONE_THREAD, claim_folder, load_replicates, run_replicates
+from svysynth.core.errors import SurveyError
+from svysynth.core.streams import Streams
+from svysynth.evaluation.paper.workers import ONE_THREAD, claim_folder, load_replicates, run_replicates
 
 TOTAL = 6
 
@@ -131,7 +131,7 @@ def test_a_folder_belongs_to_one_study(tmp_path):
 
 
 def test_a_cluster_gives_the_same(tmp_path):
-    from svysynth.engine import Dask
+    from svysynth.core.engine import Dask
 
     engine = Dask.connect()
     try:

@@ -7,15 +7,21 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.calibration import Calibration, fit_unweighted
-from svysynth.cli import main
-from svysynth.diagnostics import Verdict
-from svysynth.ledger import show
+from svysynth.cli.main import main
+from svysynth.core.spec import BoundsSpec, TableSpec, parse_spec
 from svysynth.mechanisms.base import examine
+from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, fit_unweighted
+from svysynth.mechanisms.suitability import (
+    examine_bounds,
+    examine_model,
+    judge_calibration,
+    judge_weights,
+    refuse_misfit,
+)
 from svysynth.models.base import Records, make_records
-from svysynth.sampler import Fit, fit
-from svysynth.spec import BoundsSpec, TableSpec, parse_spec
-from svysynth.suitability import examine_bounds, examine_model, judge_calibration, judge_weights, refuse_misfit
+from svysynth.models.diagnostics import Verdict
+from svysynth.models.sampler import Fit, fit
+from svysynth.privacy.ledger import show
 
 SPEC = """
 [survey]
@@ -259,7 +265,7 @@ def test_a_calibration_that_went_badly_is_refused_before_the_charge(words, tmp_p
         calibrated.append(target)
         return Calibration(weighted, alpha, alpha, share * target, target, epsilon, datasets, ())
 
-    monkeypatch.setattr("svysynth.calibrated.calibrate_records", search)
+    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.calibrated.calibrate_records", search)
     frame = people()
     with pytest.raises(svysynth.SurveyError, match=words):
         svysynth.calibrate(svysynth.FBS(), survey_of(frame), epsilon=10.8, datasets=2, draws=400)

@@ -9,10 +9,10 @@ from scipy import stats
 
 import svysynth
 from svysynth import FBP, FBS, EstimationSpec, Streams, SurveyError
-from svysynth.combine import Synthetic, combine
-from svysynth.files import write_frame
-from svysynth.studies.simulation import draw_sample, make_population
-from svysynth.synthesis import choose_draws
+from svysynth.estimation.combining import Synthetic, combine
+from svysynth.evaluation.paper.simulation import draw_sample, make_population
+from svysynth.models.synthesis import choose_draws
+from svysynth.survey.files import write_frame
 
 PAPER = EstimationSpec(standard_errors="paper")
 

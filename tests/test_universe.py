@@ -6,17 +6,17 @@ import pytest
 
 import svysynth
 from svysynth import SurveyError
-from svysynth.cli import main
-from svysynth.engine import LOCAL
-from svysynth.guarantee import additive, asymptotic
-from svysynth.large import read_large
-from svysynth.ledger import open_budget
+from svysynth.cli.main import main
+from svysynth.core.engine import LOCAL
+from svysynth.core.spec import load_spec, parse_spec
+from svysynth.core.streams import Streams
 from svysynth.pipeline import release
-from svysynth.spec import load_spec, parse_spec
-from svysynth.streams import Streams
-from svysynth.survey import survey_from_file
-from svysynth.universe import parse_condition, refuse_private_filter
-from svysynth.verification import verify_release
+from svysynth.privacy.guarantee import additive, asymptotic
+from svysynth.privacy.ledger import open_budget
+from svysynth.publishing.verification import verify_release
+from svysynth.survey.on_disk import read_large
+from svysynth.survey.survey import survey_from_file
+from svysynth.survey.universe import parse_condition, refuse_private_filter
 
 SPEC = """
 [survey]
@@ -297,7 +297,7 @@ def test_a_release_refuses_a_missing_outcome_before_it_is_charged(tmp_path):
     open_budget(tmp_path / "ledger.sqlite", "people", 10, load_spec(tmp_path / "spec.toml").privacy.accounting)
     with pytest.raises(SurveyError, match="column 'salary': 1 of 200 records is missing"):
         release(load_spec(tmp_path / "spec.toml"), tmp_path / "release", Streams.seeded(1))
-    assert svysynth.ledger.show(tmp_path / "ledger.sqlite")[0].left == 10_000_000
+    assert svysynth.privacy.ledger.show(tmp_path / "ledger.sqlite")[0].left == 10_000_000
 
 
 def test_a_survey_on_disk_filters_as_one_in_memory(tmp_path):

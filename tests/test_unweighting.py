@@ -7,14 +7,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from svysynth import unweighting
-from svysynth.calibration import calibrate_records
-from svysynth.errors import SurveyError
+from svysynth.core.errors import SurveyError
+from svysynth.core.streams import Streams
+from svysynth.mechanisms.pseudo_posterior import bias_correction as unweighting
+from svysynth.mechanisms.pseudo_posterior.bias_correction import (
+    MOST_ATTEMPTS,
+    MOST_RECORDS,
+    PublicRecords,
+    public_part,
+    simulate_sample,
+    undo_weights,
+)
+from svysynth.mechanisms.pseudo_posterior.calibration import calibrate_records
 from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
-from svysynth.streams import Streams
-from svysynth.unweighting import MOST_ATTEMPTS, MOST_RECORDS, PublicRecords, public_part, simulate_sample, undo_weights
 
 PUBLIC = PublicRecords(np.array([[1.0, 0], [1, 1]]), np.array([2400, 1600]), ("1", "b"))
 CELL = np.repeat([0, 1], PUBLIC.sizes)

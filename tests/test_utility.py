@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svysynth import utility
+from svysynth.estimation import utility
 
 values = st.floats(-1e6, 1e6)
 positive = st.floats(1e-6, 1e6)

@@ -6,14 +6,14 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from svysynth.budgets import BudgetState
-from svysynth.calibrated import Calibrated
-from svysynth.calibration import Calibration, Trial, fit_unweighted
-from svysynth.cli import main
-from svysynth.diagnostics import Verdict
-from svysynth.findings import Finding
+from svysynth.cli.main import main
+from svysynth.mechanisms.findings import Finding
+from svysynth.mechanisms.pseudo_posterior.calibrated import Calibrated
+from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, Trial, fit_unweighted
 from svysynth.models.base import make_records
-from svysynth.verdict import beside, judge_release
+from svysynth.models.diagnostics import Verdict
+from svysynth.privacy.budgets import BudgetState
+from svysynth.publishing.verdict import beside, judge_release
 from test_suitability import house, people, run
 
 
@@ -145,7 +145,7 @@ def test_what_the_diagnostics_complain_of_reaches_the_verdict_of_a_release(tmp_p
         found = Calibration(doubtful, start.bounds, start.bounds, 1.0, 1.0, epsilon, datasets, trials)
         return Calibrated(survey, found, streams, scheme)
 
-    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.calibrate_suitable", distrusted)
+    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.mechanism.calibrate_suitable", distrusted)
     spec = house(tmp_path, people())
     assert run("release", spec, "--out", tmp_path / "out") == 0
     shown = capsys.readouterr().out

@@ -14,23 +14,27 @@ import pytest
 
 import svysynth
 from repeatable import repeatable
-from svysynth import SurveyError, internal, large, pipeline, publish
-from svysynth.anchor import seal_path
-from svysynth.cli import main
-from svysynth.combine import combine, make_synthetic
-from svysynth.design import Design
-from svysynth.files import write_frame
-from svysynth.guarantee import additive
-from svysynth.ledger import charge, entries, open_budget, record_release
-from svysynth.manifest import Manifest
-from svysynth.mechanisms import pseudo_posterior
+from svysynth import SurveyError, pipeline
+from svysynth.cli.main import main
+from svysynth.core.spec import load_spec
+from svysynth.estimation.combining import combine
 from svysynth.mechanisms.base import NoEvidence
-from svysynth.mechanisms.pseudo_posterior import make_model
-from svysynth.publish import checksum, checksums, sums_text
-from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, rounded, survey_of_microdata
-from svysynth.spec import load_spec
-from svysynth.survey import Survey
-from svysynth.verification import verify_release
+from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
+from svysynth.mechanisms.pseudo_posterior.mechanism import make_model
+from svysynth.models.synthesis import make_synthetic
+from svysynth.privacy.guarantee import additive
+from svysynth.privacy.ledger import charge, entries, open_budget, record_release
+from svysynth.privacy.manifest import Manifest
+from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, rounded, survey_of_microdata
+from svysynth.privacy.tamper_marks import seal_path
+from svysynth.publishing import internal_folder as internal
+from svysynth.publishing import public_folder as publish
+from svysynth.publishing.public_folder import checksum, checksums, sums_text
+from svysynth.publishing.verification import verify_release
+from svysynth.survey import on_disk as large
+from svysynth.survey.design import Design
+from svysynth.survey.files import write_frame
+from svysynth.survey.survey import Survey
 
 SPEC = """
 [survey]
@@ -583,7 +587,7 @@ def test_a_manifest_that_says_other_things_and_is_signed(copy, capsys, changes):
 def filtered(where, universe):
     """Every part of the manifest says that this filter was used."""
     roles = {"confidential": ("salary", "wt"), "public": ("region", "sex"), "universe": where}
-    promise = svysynth.guarantee.asymptotic("fbp", 12.0, 2, transform="log", draws=400, **roles)
+    promise = svysynth.privacy.guarantee.asymptotic("fbp", 12.0, 2, transform="log", draws=400, **roles)
     return {
         "guarantee": promise.model_dump(mode="json"),
         "statement": list(promise.sentences()),
@@ -602,7 +606,7 @@ def test_a_filter_that_is_not_public_signed(copy, capsys, where, universe):
 
 def consistent_lie(epsilon):
     """Every part of the manifest tells the same lie about ε."""
-    promise = svysynth.guarantee.asymptotic(
+    promise = svysynth.privacy.guarantee.asymptotic(
         "fbp", epsilon, 2, confidential=("salary", "wt"), public=("region", "sex"), transform="log", draws=400
     )
     return {

@@ -7,12 +7,12 @@ import pytest
 from blackjax.mcmc.integrators import IntegratorState
 from scipy import stats
 
+from svysynth.core.streams import Streams
+from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.models.base import make_records
 from svysynth.models.fbs import FBS
+from svysynth.models.sampler import _turning
 from svysynth.models.whitening import KNOTS, Whitening, identity_cubics, normal_score_cubics
-from svysynth.sampler import _turning
-from svysynth.streams import Streams
-from svysynth.studies.simulation import draw_sample, make_population
 
 GRID = np.linspace(-40, 40, 4001)
 

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.engine import LOCAL
-from svysynth.errors import SurveyError
-from svysynth.large import read_large
-from svysynth.ledger import open_budget, show
+from svysynth.core.engine import LOCAL
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import BoundsSpec, EstimationSpec, SurveySpec, TableSpec, parse_spec
 from svysynth.mechanisms.base import find_public
+from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import further
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import mechanism as noisy_sums
@@ -31,8 +31,8 @@ from svysynth.mechanisms.noisy_sums.sizes import (
     facts_of_noisy,
 )
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
-from svysynth.noise import StudyNoise
-from svysynth.spec import BoundsSpec, EstimationSpec, SurveySpec, TableSpec, parse_spec
+from svysynth.privacy.ledger import open_budget, show
+from svysynth.survey.on_disk import read_large
 from test_noisy_sums import hostile_answers
 from test_noisy_sums import people as answers_of
 

@@ -4,22 +4,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from svysynth.calibrated import calibrate
-    from svysynth.design import Design
-    from svysynth.errors import SurveyError
-    from svysynth.files import write_frame
-    from svysynth.ledger import open_budget
-    from svysynth.microdata import read_synthetic
+    from svysynth.core.errors import SurveyError
+    from svysynth.core.spec import EstimationSpec, Spec, TableSpec, load_spec
+    from svysynth.core.streams import Streams
+    from svysynth.estimation.tables import tabulate, tabulate_all
+    from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate
+    from svysynth.mechanisms.synthetic_files import read_synthetic
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
     from svysynth.models.numpyro import NumPyroModel
     from svysynth.pipeline import release
-    from svysynth.postprocessing import more
-    from svysynth.spec import EstimationSpec, Spec, TableSpec, load_spec
-    from svysynth.streams import Streams
-    from svysynth.survey import Survey, read_survey
-    from svysynth.tables import tabulate, tabulate_all
-    from svysynth.verification import verify_release as verify
+    from svysynth.privacy.ledger import open_budget
+    from svysynth.publishing.further import more
+    from svysynth.publishing.verification import verify_release as verify
+    from svysynth.survey.design import Design
+    from svysynth.survey.files import write_frame
+    from svysynth.survey.survey import Survey, read_survey
 
 __version__ = "0.2.0"
 
@@ -27,25 +27,25 @@ __version__ = "0.2.0"
 _HOMES = {
     "FBP": "models.fbp.FBP",
     "FBS": "models.fbs.FBS",
-    "calibrate": "calibrated.calibrate",
-    "Design": "design.Design",
-    "EstimationSpec": "spec.EstimationSpec",
+    "calibrate": "mechanisms.pseudo_posterior.calibrated.calibrate",
+    "Design": "survey.design.Design",
+    "EstimationSpec": "core.spec.EstimationSpec",
     "NumPyroModel": "models.numpyro.NumPyroModel",
-    "Spec": "spec.Spec",
-    "Streams": "streams.Streams",
-    "Survey": "survey.Survey",
-    "SurveyError": "errors.SurveyError",
-    "TableSpec": "spec.TableSpec",
-    "load_spec": "spec.load_spec",
-    "more": "postprocessing.more",
-    "open_budget": "ledger.open_budget",
-    "read_survey": "survey.read_survey",
-    "read_synthetic": "microdata.read_synthetic",
+    "Spec": "core.spec.Spec",
+    "Streams": "core.streams.Streams",
+    "Survey": "survey.survey.Survey",
+    "SurveyError": "core.errors.SurveyError",
+    "TableSpec": "core.spec.TableSpec",
+    "load_spec": "core.spec.load_spec",
+    "more": "publishing.further.more",
+    "open_budget": "privacy.ledger.open_budget",
+    "read_survey": "survey.survey.read_survey",
+    "read_synthetic": "mechanisms.synthetic_files.read_synthetic",
     "release": "pipeline.release",
-    "tabulate": "tables.tabulate",
-    "tabulate_all": "tables.tabulate_all",
-    "verify": "verification.verify_release",
-    "write_frame": "files.write_frame",
+    "tabulate": "estimation.tables.tabulate",
+    "tabulate_all": "estimation.tables.tabulate_all",
+    "verify": "publishing.verification.verify_release",
+    "write_frame": "survey.files.write_frame",
 }
 
 __all__ = [

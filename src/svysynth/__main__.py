@@ -1,5 +1,5 @@
 """`python -m svysynth` is the same as `svysynth`."""
 
-from svysynth.cli import main
+from svysynth.cli.main import main
 
 main()

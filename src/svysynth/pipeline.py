@@ -14,27 +14,27 @@ from pathlib import Path
 
 import polars as pl
 
-from svysynth.anchor import write_durably
-from svysynth.engine import LOCAL, Engine
-from svysynth.errors import SurveyError, require_type
-from svysynth.findings import refuse
-from svysynth.guarantee import Guarantee
-from svysynth.hidden import in_hiding
-from svysynth.internal import write_internal
-from svysynth.large import is_large, read_large, store_survey
-from svysynth.ledger import Charge, record_release
-from svysynth.manifest import NOT_FOR_RELEASE
+from svysynth.core.engine import LOCAL, Engine
+from svysynth.core.errors import SurveyError, require_type
+from svysynth.core.hidden_folders import in_hiding
+from svysynth.core.spec import PrivacySpec, Spec, SurveySpec, load_spec
+from svysynth.core.streams import Streams
+from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import Made, find_public, mechanism_of, refuse_other_machines, undivided_setting
-from svysynth.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
-from svysynth.publish import checksum, publish
-from svysynth.releases import TABLE_DIGITS, NotCharged, Release, rounded
-from svysynth.report.internal import Review
-from svysynth.spec import PrivacySpec, Spec, SurveySpec, load_spec
-from svysynth.streams import Streams
-from svysynth.suitability import Examined
-from svysynth.survey import Survey, survey_from_file
-from svysynth.tables import tabulate_all
-from svysynth.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
+from svysynth.mechanisms.findings import refuse
+from svysynth.mechanisms.suitability import Examined
+from svysynth.privacy.guarantee import Guarantee
+from svysynth.privacy.ledger import Charge, record_release
+from svysynth.privacy.manifest import NOT_FOR_RELEASE
+from svysynth.privacy.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
+from svysynth.privacy.release import TABLE_DIGITS, NotCharged, Release, rounded
+from svysynth.privacy.tamper_marks import write_durably
+from svysynth.publishing.internal_folder import write_internal
+from svysynth.publishing.public_folder import checksum, publish
+from svysynth.publishing.report.internal import Review
+from svysynth.publishing.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
+from svysynth.survey.on_disk import is_large, read_large, store_survey
+from svysynth.survey.survey import Survey, survey_from_file
 
 Progress = Callable[[str], None]
 

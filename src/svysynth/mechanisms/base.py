@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import polars as pl
 
-from svysynth.combine import Synthetic
-from svysynth.errors import SurveyError
-from svysynth.findings import CLUSTERS, Finding, private_filter
-from svysynth.guarantee import Guarantee
-from svysynth.ledger import Charge
-from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
-from svysynth.mechanisms.members import Member, find_member
-from svysynth.outline import outlined
-from svysynth.releases import NotCharged
-from svysynth.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
-from svysynth.streams import Streams
-from svysynth.suitability import Examined
-from svysynth.survey import Survey
+from svysynth.core.errors import SurveyError
+from svysynth.core.members import Member, find_member
+from svysynth.core.outline import outlined
+from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
+from svysynth.core.streams import Streams
+from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.findings import CLUSTERS, Finding, private_filter
+from svysynth.mechanisms.suitability import Examined
+from svysynth.privacy.guarantee import Guarantee
+from svysynth.privacy.ledger import Charge
+from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.privacy.release import NotCharged
+from svysynth.survey.survey import Survey
 
 Pay = Callable[[Guarantee], Charge | NotCharged]
 """Charges the ledger; when it returns, the charge is on disk. To be called once, before anything is measured."""
@@ -41,12 +41,28 @@ TABLES_AND_REPORT = ("tables.csv", "tables.xlsx", "report.html")
 
 
 @outlined
+class Plot(NamedTuple):
+    """A plot that a report is to draw, by name, with what it shows."""
+
+    kind: Literal["violins", "histogram"]
+    shown: Mapping[str, Any]
+
+
+@outlined
 class Section(NamedTuple):
-    """A part of the internal report."""
+    """A part of the internal report, which makes a page of it. All texts are escaped there."""
 
     contents: tuple[tuple[str, str], ...]
     """Anchor and heading of each of its sections, for the table of contents."""
-    html: str
+    template: str
+    content: Mapping[str, Any]
+    """What the template takes in: texts, rows of texts, plots."""
+
+    @classmethod
+    def of_facts(cls, anchor: str, heading: str, text: str, rows: Rows) -> Section:
+        """A heading, a sentence or two, and facts by name."""
+        content = {"anchor": anchor, "heading": heading, "text": text, "rows": rows}
+        return cls(((anchor, heading),), "facts.html", content)
 
 
 class Evidence(Protocol):

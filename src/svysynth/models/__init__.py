@@ -1,1 +1,1 @@
-"""The models of outcome and weight: a family of interchangeable parts, all of the kind described in `base.py`."""
+"""What a model is, the models of the paper, and how draws are made."""

@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from svysynth.engine import LOCAL, Engine, map_blocks
-from svysynth.errors import SurveyError
-from svysynth.formula import Formula, parse_formula
-from svysynth.groups import Floats, Integers, group_sums
+from svysynth.core.column_storage import Column, derive
+from svysynth.core.engine import LOCAL, Engine, map_blocks
+from svysynth.core.errors import SurveyError
+from svysynth.core.formula import Formula, parse_formula
+from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.outline import outlined
 from svysynth.models.whitening import Whitening
-from svysynth.outline import outlined
-from svysynth.store import Column, derive
-from svysynth.survey import Survey
+from svysynth.survey.survey import Survey
 
 jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
 
@@ -77,11 +77,6 @@ class LinearStatistics(NamedTuple):
     coefficients: Array
     scatter: Array
     sum_x: Array
-
-
-Rules = Literal["weighted", "population", "imputed"]
-"""How tables are made from synthetic files: by their weights, or by the counts of cells, as of a population, with the
-rules of partial synthesis; or by their weights, with those of multiple imputation."""
 
 
 class Density(Protocol):

@@ -16,11 +16,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from svysynth.models.base import Array, LinearStatistics, Parameters, Records, Rules, linear_statistics
+from svysynth.core.column_storage import Column
+from svysynth.core.outline import outlined
+from svysynth.core.spec import Smoothing
+from svysynth.estimation.combining import Rules
+from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
 from svysynth.models.whitening import Whitening
-from svysynth.outline import outlined
-from svysynth.spec import Smoothing
-from svysynth.store import Column
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
-from svysynth.groups import Floats
+from svysynth.core.column_storage import Column
+from svysynth.core.grouping import Floats
 from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
 from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
-from svysynth.store import Column
 
 GRID = np.linspace(0.0, 1.0, 1000)
 """Where the one-dimensional density of a log scale is looked at, from far below its data to far above its prior."""

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from svysynth.errors import SurveyError
-from svysynth.groups import Floats
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Floats
+from svysynth.core.outline import outlined
 from svysynth.models.base import Array, Parameters, Records
 from svysynth.models.whitening import Whitening
-from svysynth.outline import outlined
 
 PLACE = "the NumPyro model"
 PRIOR_DRAWS = 200

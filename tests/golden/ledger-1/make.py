@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from svysynth.ledger import SCHEMA_VERSION, charge, open_budget
+from svysynth.privacy.ledger import SCHEMA_VERSION, charge, open_budget
 
 HERE = Path(__file__).parent
 

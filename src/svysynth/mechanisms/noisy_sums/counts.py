@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from svysynth.design import DesignIndex
-from svysynth.groups import Floats, Integers, group_sums
-from svysynth.linearization import estimate, sum_domains, taylor_variance
+from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.outline import outlined
+from svysynth.core.spec import Lonely, Statistic
+from svysynth.estimation.linearization import estimate, sum_domains, taylor_variance
+from svysynth.estimation.moments import Moments
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
-from svysynth.moments import Moments
-from svysynth.outline import outlined
-from svysynth.spec import Lonely, Statistic
+from svysynth.survey.design import DesignIndex
 
 
 @outlined

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from svysynth.core.spec import Transform
 from svysynth.models.base import Array
 from svysynth.models.whitening import Whitening, normal_score_cubics
-from svysynth.spec import Transform
 
 LEAST_CURVATURE = 0.3
 NEWTON_STEPS = 25

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from svysynth.core.outline import outlined
 from svysynth.mechanisms.base import Rows, Section
 from svysynth.mechanisms.noisy_sums.fitting import Fitted
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.outline import outlined
-from svysynth.report.page import facts_section
 
 HEADING = "What was measured with noise, and how the draws went. All of it follows from the measurement."
 NOT_CHECKED = "not checked: no histograms were measured"
@@ -62,7 +61,7 @@ class MeasurementEvidence:
         verdict = fitted.verdict
         rows.append(("Largest R-hat", f"{verdict.rhat:.3f}"))
         rows.append(("Fewest effective draws", f"{min(verdict.ess_bulk, verdict.ess_tail):.0f}"))
-        return [Section((("measurement", "Measurement"),), facts_section("measurement", "Measurement", HEADING, rows))]
+        return [Section.of_facts("measurement", "Measurement", HEADING, rows)]
 
     def write(self, folder: Path) -> None:
         """No files of its own: the measurement is public."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from svysynth.groups import Floats, Integers, group_ids
+from svysynth.core.column_storage import Column
+from svysynth.core.grouping import Floats, Integers, group_ids
+from svysynth.core.outline import outlined
 from svysynth.mechanisms.noisy_sums.weights import PublicWeights, weights_of
-from svysynth.outline import outlined
-from svysynth.store import Column
-from svysynth.survey import Survey
+from svysynth.survey.survey import Survey
 
 
 @outlined

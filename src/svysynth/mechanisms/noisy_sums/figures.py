@@ -28,16 +28,16 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from svysynth.combine import ROUNDING
-from svysynth.groups import Floats, Integers
-from svysynth.linearization import estimate
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.core.spec import EstimationSpec, Statistic, TableSpec, Transform
+from svysynth.estimation.combining import ROUNDING
+from svysynth.estimation.linearization import estimate
+from svysynth.estimation.tables import Layout, finish_table
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights, Tilt
-from svysynth.outline import outlined
-from svysynth.spec import EstimationSpec, Statistic, TableSpec, Transform
-from svysynth.tables import Layout, finish_table
 
 LEAST_SIZE = 1e-6
 """Of a cell that a draw has empty: so that its mean, for which the size plays no part, is still one."""

@@ -32,10 +32,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from svysynth.design import Design
-from svysynth.engine import LOCAL, Engine, block_slices, map_blocks
-from svysynth.groups import Booleans, Floats, Integers
-from svysynth.large import survey_of_columns
+from svysynth.core.engine import LOCAL, Engine, block_slices, map_blocks
+from svysynth.core.grouping import Booleans, Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.core.spec import Transform
+from svysynth.core.streams import Streams
+from svysynth.estimation.combining import SMOOTHED
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures, figures_given_weights
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
@@ -49,12 +51,11 @@ from svysynth.mechanisms.noisy_sums.residuals import (
     match_scores,
 )
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights, PublicWeights
-from svysynth.outline import outlined
-from svysynth.releases import MICRODATA_DIGITS, as_published
-from svysynth.spec import Transform
-from svysynth.streams import Streams
-from svysynth.survey import Groups, Survey
-from svysynth.synthesis import SMOOTHED, choose_draws
+from svysynth.models.synthesis import choose_draws
+from svysynth.privacy.release import MICRODATA_DIGITS, as_published
+from svysynth.survey.design import Design
+from svysynth.survey.on_disk import survey_of_columns
+from svysynth.survey.survey import Groups, Survey
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 PRECISION = 1e-12

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from svysynth.diagnostics import Verdict
-from svysynth.formula import parse_formula
+from svysynth.core.formula import parse_formula
+from svysynth.core.outline import outlined
+from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.streams import Streams
 from svysynth.mechanisms.noisy_sums.density import Prior
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import (
@@ -30,10 +32,8 @@ from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
 from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
 from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics, statistics_of
 from svysynth.models.base import design_matrix
-from svysynth.outline import outlined
-from svysynth.sampler import MOST_ROUNDS, draw_from
-from svysynth.spec import EstimationSpec, TableSpec
-from svysynth.streams import Streams
+from svysynth.models.diagnostics import Verdict
+from svysynth.models.sampler import MOST_ROUNDS, draw_from
 
 MAIN_EFFECT = 1.0
 """The spread of a level's effect about the centre, in scales."""

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from svysynth.combine import Synthetic
-from svysynth.engine import frame_ranges
-from svysynth.errors import SurveyError, did_you_mean
-from svysynth.files import open_data, read_columns, write_parts
-from svysynth.formats.parquet import count_rows, read_rows
-from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.core.engine import frame_ranges
+from svysynth.core.errors import SurveyError, did_you_mean
+from svysynth.core.outline import outlined
+from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import tables_of
@@ -35,11 +34,12 @@ from svysynth.mechanisms.noisy_sums.published import (
 from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import facts_of_noisy
 from svysynth.mechanisms.noisy_sums.weights import PublicWeights
-from svysynth.microdata import file_name, same_text, wrong
-from svysynth.outline import outlined
-from svysynth.releases import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded
-from svysynth.spec import EstimationSpec, TableSpec
-from svysynth.synthesis import choose_draws
+from svysynth.mechanisms.synthetic_files import file_name, same_text, wrong
+from svysynth.models.synthesis import choose_draws
+from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded
+from svysynth.survey.files import open_data, read_columns, write_parts
+from svysynth.survey.formats.parquet import count_rows, read_rows
 
 LAST_DIGIT = 1.001 * 10.0 ** (1 - MICRODATA_DIGITS)
 """Published numbers may differ by one in their last digit: floats depend a little on the machine."""

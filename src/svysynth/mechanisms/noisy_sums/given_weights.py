@@ -28,7 +28,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from svysynth.groups import Floats, Integers
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
 from svysynth.mechanisms.noisy_sums.clamped import lost_given_weights
 from svysynth.mechanisms.noisy_sums.density import NoisyDensity
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
@@ -38,7 +39,6 @@ from svysynth.mechanisms.noisy_sums.posterior import DECADE, DEVIATION, LKJ
 from svysynth.mechanisms.noisy_sums.statistics import members_of
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights
 from svysynth.models.base import Array, Parameters
-from svysynth.outline import outlined
 
 
 @outlined

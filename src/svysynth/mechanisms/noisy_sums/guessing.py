@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from svysynth.constants import Proposal
-from svysynth.groups import Floats, Integers
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.spec import SurveySpec, TableSpec
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.planning import expected_errors, plan_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling, reach_of
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST, whole_numbers
-from svysynth.spec import SurveySpec, TableSpec
+from svysynth.privacy.public_constants import Proposal
 
 GUESSES = {
     "as proposed": (1.0, 1.0),

@@ -40,8 +40,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from svysynth.engine import sum_blocks
-from svysynth.groups import Integers, whole_sums
+from svysynth.core.column_storage import Column
+from svysynth.core.engine import sum_blocks
+from svysynth.core.grouping import Integers, whole_sums
+from svysynth.core.outline import outlined
+from svysynth.core.spec import BoundsSpec, Transform
+from svysynth.mechanisms.noise import Noise, laplace_scale
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, cell_of_record
 from svysynth.mechanisms.noisy_sums.scaling import (
     Bands,
@@ -59,11 +63,7 @@ from svysynth.mechanisms.noisy_sums.whole_numbers import (
     weighted_numbers,
     whole_numbers,
 )
-from svysynth.noise import Noise, laplace_scale
-from svysynth.outline import outlined
-from svysynth.spec import BoundsSpec, Transform
-from svysynth.store import Column
-from svysynth.survey import Survey
+from svysynth.survey.survey import Survey
 
 HISTOGRAM_SENSITIVITY = 2
 MOST_RECORDS = 2**30

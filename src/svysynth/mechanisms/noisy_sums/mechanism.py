@@ -18,12 +18,21 @@ from typing import cast
 
 import polars as pl
 
-from svysynth.combine import Synthetic
-from svysynth.errors import SurveyError
-from svysynth.findings import Finding
-from svysynth.guarantee import Guarantee, measured, measured_records
-from svysynth.large import undivided_design
-from svysynth.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import (
+    BoundsSpec,
+    ModelSpec,
+    PrivacySpec,
+    Protected,
+    Scales,
+    Spec,
+    StandInSpec,
+    SurveySpec,
+    TableSpec,
+    Transform,
+)
+from svysynth.core.streams import Streams
+from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
     Further,
@@ -36,6 +45,8 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
+from svysynth.mechanisms.findings import Finding
+from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.density import Prior
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
@@ -54,23 +65,12 @@ from svysynth.mechanisms.noisy_sums.published import (
 )
 from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import declared_groups, facts_of_noisy, measure_sizes
-from svysynth.microdata import file_names
-from svysynth.noise import Noise, OpenDPNoise, StudyNoise
-from svysynth.spec import (
-    BoundsSpec,
-    ModelSpec,
-    PrivacySpec,
-    Protected,
-    Scales,
-    Spec,
-    StandInSpec,
-    SurveySpec,
-    TableSpec,
-    Transform,
-)
-from svysynth.streams import Streams
-from svysynth.suitability import Examined, examine_bounds
-from svysynth.survey import Survey
+from svysynth.mechanisms.suitability import Examined, examine_bounds
+from svysynth.mechanisms.synthetic_files import file_names
+from svysynth.privacy.guarantee import Guarantee, measured, measured_records
+from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.survey.on_disk import undivided_design
+from svysynth.survey.survey import Survey
 
 TITLES = {
     "fbs": "FBS from noisy sums: tables and synthetic data from a model of the observed sample",

@@ -25,13 +25,13 @@ from itertools import combinations, product
 
 import numpy as np
 
-from svysynth.groups import Floats
+from svysynth.core.grouping import Floats
+from svysynth.core.outline import outlined
+from svysynth.core.spec import BoundsSpec, Scales, TableSpec, Transform
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
 from svysynth.mechanisms.noisy_sums.weights import MOST_SCORE
-from svysynth.outline import outlined
-from svysynth.spec import BoundsSpec, Scales, TableSpec, Transform
 
 QUANTILE_ERROR = 0.03
 """The histograms get as much of ε as makes the noise of a quantile this small, as a share of the records."""

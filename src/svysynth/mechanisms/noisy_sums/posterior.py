@@ -37,11 +37,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
+from svysynth.core.outline import outlined
 from svysynth.mechanisms.noisy_sums.density import NoisyDensity, exponential
 from svysynth.mechanisms.noisy_sums.misfit import Misfit, MisfitPoint, misfit_at, misfit_variance
 from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
 from svysynth.models.base import Array, Parameters
-from svysynth.outline import outlined
 
 DEVIATION, DECADE = 0.1, 1.2
 """log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""

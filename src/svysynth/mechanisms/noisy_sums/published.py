@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from svysynth.groups import Floats
+from svysynth.core.grouping import Floats
+from svysynth.core.spec import BoundsSpec
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
 from svysynth.mechanisms.noisy_sums.files import FilePlan
@@ -35,7 +36,6 @@ from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.sizes import SENSITIVITY
 from svysynth.mechanisms.noisy_sums.weights import PublicWeights
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
-from svysynth.spec import BoundsSpec
 
 MEASUREMENT, DRAWS, WEIGHTS = "measurement.json", "draws.parquet", "weights.parquet"
 FORMAT = 3

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from svysynth.engine import BLOCK, Engine, map_blocks
-from svysynth.groups import Floats, Integers
+from svysynth.core.engine import BLOCK, Engine, map_blocks
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.core.spec import Transform
+from svysynth.core.streams import Streams
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import LARGEST_VARIANCE, CellDraws
 from svysynth.mechanisms.noisy_sums.weights import PublicWeights
-from svysynth.outline import outlined
-from svysynth.spec import Transform
-from svysynth.streams import Streams
 
 
 @outlined

@@ -15,10 +15,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from svysynth.errors import SurveyError
-from svysynth.groups import Floats, Integers
-from svysynth.outline import outlined
-from svysynth.spec import StandInSpec, Transform
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.core.spec import StandInSpec, Transform
 
 BANDS = 32
 REACH = 5.0

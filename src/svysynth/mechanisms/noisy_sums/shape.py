@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from svysynth.groups import Floats, Integers
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Measurement, Use, bands_of
-from svysynth.outline import outlined
 
 SIMULATED = 999
 RARE = 0.999

@@ -21,12 +21,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from svysynth.groups import Floats, Integers
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.mechanisms.noise import Noise
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import NoisySizes, Use
-from svysynth.noise import Noise
-from svysynth.outline import outlined
-from svysynth.survey import Survey
+from svysynth.survey.survey import Survey
 
 SENSITIVITY = 2
 """Of the counts, for a record that is changed."""

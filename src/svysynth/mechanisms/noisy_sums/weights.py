@@ -14,12 +14,12 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from svysynth.engine import map_blocks
-from svysynth.groups import Floats, Integers, group_sums
+from svysynth.core.column_storage import Column
+from svysynth.core.engine import map_blocks
+from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.outline import outlined
 from svysynth.mechanisms.noisy_sums.scaling import Scale
-from svysynth.outline import outlined
-from svysynth.store import Column
-from svysynth.survey import Survey
+from svysynth.survey.survey import Survey
 
 MOST_SCORE = 2.0
 """Of the score: with normal log weights what is cut off has a hundredth of what the score tells."""

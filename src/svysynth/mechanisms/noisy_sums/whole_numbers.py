@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from svysynth.groups import Floats, Integers
+from svysynth.core.column_storage import Column
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.core.spec import BoundsSpec, Transform
 from svysynth.mechanisms.noisy_sums.scaling import Scaling, largest_excess, weighted_excess
-from svysynth.outline import outlined
-from svysynth.spec import BoundsSpec, Transform
-from svysynth.store import Column
 
 LARGEST = 2**16
 """|T| + |V| of a record at most. n·LARGEST² stays below 2⁶² for n up to 2³⁰."""

@@ -1,0 +1,214 @@
+"""`svysynth audit`: attack the privacy claims, with exact figures and with samples. Parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import polars as pl
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from svysynth.cli.study import keep_compiled_programs
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import load_spec
+from svysynth.core.streams import Streams
+from svysynth.survey.files import write_frame
+
+audit = typer.Typer(
+    help="Attack the privacy claims: what could someone learn who compares two neighbouring data sets?\n\n"
+    "Two data sets are neighbours if one respondent's outcome and weight differ. All data are generated: no survey is "
+    "read and no budget is charged. docs/privacy.md states the claims, docs/audit.md what these audits found.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the figures to FILE (csv or parquet) too.", show_default=False),
+]
+WIDTH_OF_A_PIPE = 160
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, help="Repeat the same audit; noise on tables stays the system's.", show_default=False),
+]
+ASYMPTOTIC = (
+    "The asymptotic guarantee is not differential privacy, nor a bound for every data set. Its rows are shown and not "
+    "judged: an ε above the claim refutes nothing that was promised, and tells what was not."
+)
+SAMPLED = (
+    "A lower bound above the claim would refute it. One below proves nothing: a better attack, or more runs, might "
+    "find more."
+)
+
+
+@audit.command()
+def exact(
+    pairs: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Pairs of neighbours, every other adversarial.")
+    ] = 500,
+    epsilon: Annotated[float, typer.Option(min=0.01, max=100.0, help="Of the noise on tables.")] = 1.0,
+    seed: Seed = None,
+    out: Out = None,
+) -> None:
+    """The exact privacy loss on small data sets, and the (ε, δ) it needs.
+
+    The global guarantee, of `laplace` and of noisy sums: how far one respondent moves the sums that releases measure,
+    over the scale of their noise, is the largest log ratio that any result can have. The exit code is 1 if it exceeds
+    the claim. The asymptotic guarantee: a model of two parameters on a grid has posteriors that are finite lists of
+    probabilities, so that the largest ratio between those of two neighbours is exact, and so is the ε needed with
+    δ = 0, 1e-6 and 1e-3.
+
+    Examples: `svysynth audit exact`, `svysynth audit exact --pairs 10000 --epsilon 3 --out audit.csv`
+    """
+    _refuse_ending(out)
+    keep_compiled_programs()
+    from svysynth.evaluation.audit.exact import audit_exact, make_pairs
+
+    console = _console()
+    found = _with_progress(console, lambda step: audit_exact(make_pairs(pairs, _streams(seed)), epsilon, step))
+    console.print(_render_exact(found))
+    console.print(Text(ASYMPTOTIC), soft_wrap=True)
+    _finish(console, found, out)
+
+
+@audit.command()
+def sampled(
+    spec_path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SPEC", help="Its mechanism and bounds are audited.", readable=False, show_default=False
+        ),
+    ],
+    epsilon: Annotated[str, typer.Option(help="Values of ε of the tables, with commas.")] = "0.5,1,2",
+    runs: Annotated[int, typer.Option(min=2, help="Releases of each data set, at each ε.")] = 20,
+    records: Annotated[int, typer.Option(min=5, help="Records of the generated survey.")] = 20,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of each lower bound.")] = 0.95,
+    seed: Seed = None,
+    out: Out = None,
+) -> None:
+    """Attack whole releases with samples: a lower bound on ε for each attack.
+
+    Two small surveys are generated that differ in one respondent, with the answers that do the most harm. Both are
+    released many times over, in a folder that is thrown away. The white-box attack sees the noisy sums, the black-box
+    attack the published files. Half of the runs choose the attack, the others count how often it succeeds, and Clopper
+    and Pearson's limits make that a lower bound on ε. For `guarantee = "global"`. The exit code is 1 if a bound exceeds
+    the claim.
+
+    Example: `svysynth audit sampled doctorates.toml --epsilon 0.5,1,2 --runs 40 --out audit.csv`
+    """
+    _refuse_ending(out)
+    keep_compiled_programs()
+    from svysynth.evaluation.audit.neighbours import audit_sampled, require_promise
+
+    spec, values, console = load_spec(spec_path), _numbers(epsilon), _console()
+    require_promise(spec)
+    with tempfile.TemporaryDirectory(prefix="svysynth-audit-") as folder:
+        found = _with_progress(
+            console,
+            lambda step: audit_sampled(
+                spec,
+                values,
+                runs,
+                Path(folder),
+                _streams(seed),
+                records=records,
+                confidence=confidence,
+                progress=step,
+            ),
+        )
+    console.print(_render_sampled(found))
+    console.print(Text(SAMPLED), soft_wrap=True)
+    _finish(console, found, out)
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+
+
+def _streams(seed: int | None) -> Streams:
+    return Streams.from_system() if seed is None else Streams.seeded(seed)
+
+
+def _with_progress(console: Console, work: Callable[[Callable[[str], None]], pl.DataFrame]) -> pl.DataFrame:
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting")
+        return work(lambda step: bar.update(task, description=step))
+
+
+def _refuse_ending(out: Path | None) -> None:
+    """Before the long work rather than after it."""
+    if out is not None and out.suffix.lower() not in (".csv", ".tsv", ".parquet"):
+        problem = "has an ending that cannot be written"
+        raise SurveyError("file", f"file '{out.name}'", problem, "use csv or parquet")
+
+
+def _finish(console: Console, found: pl.DataFrame, out: Path | None) -> None:
+    """Write what was asked for; leave with 1 where a claim does not hold."""
+    if out is not None:
+        write_frame(found, out)
+        console.print(Text(f"Wrote {out}: {found.height} rows."), soft_wrap=True)
+    broken = found.filter(~pl.col("holds").fill_null(value=True)).height
+    if broken:
+        console.print(Text(f"A claim does not hold: {broken} rows.", style="bold red"))
+        raise typer.Exit(1)
+
+
+def _render_exact(found: pl.DataFrame) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Exact privacy loss, the worst over all pairs", title_justify="left")
+    for name in ("guarantee", "neighbours", "respondent", "pairs", "claimed ε", "δ = 0", "δ = 1e-6", "δ = 1e-3"):
+        table.add_column(name, justify="left" if name in ("guarantee", "neighbours", "respondent") else "right")
+    for name in ("δ at the claim", "holds"):
+        table.add_column(name, justify="right")
+    for row in found.iter_rows(named=True):
+        needed = [_figure(value, ".4g") for name, value in row.items() if name.startswith("epsilon at")]
+        cells = [
+            row["guarantee"],
+            row["neighbours"],
+            row["relation"],
+            f"{row['pairs']:,}",
+            f"{row['claim']:g}",
+            *needed,
+        ]
+        table.add_row(*map(Text, [*cells, _figure(row["largest delta at claim"], ".2g"), _verdict(row["holds"])]))
+    return table
+
+
+def _render_sampled(found: pl.DataFrame) -> Table:
+    level = f"{found['confidence'][0]:.6g}"
+    table = Table(box=box.SIMPLE_HEAD, title=f"Lower bounds on ε, each at confidence {level}", title_justify="left")
+    names = ("mechanism", "attack", "statistic", "records", "counted", "frequencies", "claimed ε", "found ε")
+    for name in (*names, "holds"):
+        table.add_column(name, justify="left" if name in ("mechanism", "attack", "statistic") else "right")
+    for row in found.iter_rows(named=True):
+        seen = f"{row['frequency']:.3f}, {row['other frequency']:.3f}"
+        cells = [row["mechanism"], row["attack"], row["statistic"], str(row["records"]), f"{row['counted']:,}"]
+        figures = [seen, f"{row['claim']:g}", f"{row['lower bound']:.3f}", _verdict(row["holds"])]
+        table.add_row(*map(Text, [*cells, *figures]))
+    return table
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _verdict(holds: bool | None) -> str:
+    return {True: "yes", False: "NO", None: "not judged"}[holds]
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        numbers = sorted({float(part) for part in text.split(",")})
+        if numbers and numbers[0] > 0 and numbers[-1] <= 100:
+            return numbers
+    except ValueError:
+        pass
+    raise SurveyError("spec", "--epsilon", "is not a list of positive numbers", "write it like 0.5,1,2")

@@ -1,0 +1,263 @@
+"""`svysynth constants`: public constants for the guarantee `global`, their reasons, and what bounds do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.hidden_folders import in_hiding
+from svysynth.core.members import find_member
+from svysynth.core.spec import Spec, Transform
+from svysynth.survey.files import write_frame
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from svysynth.privacy.public_constants import Proposal, Published
+
+WIDTH_OF_A_PIPE = 80
+FINE_REACHES = tuple(1 + step / 8 for step in range(29))
+OUTCOME, SAMPLE, FILE = "Published figures of the outcome", "Published figures of the sample", "Or a public file"
+RELEASE, SHOWN = "The release", "What to write"
+BOUNDS_LEGEND = (
+    "Bias of mean: of clamped values, as in tables with additive noise. Bias of model: of a law fitted to them. Noise "
+    "grows in proportion to the bounds.\n"
+)
+
+SCALES_LEGEND = (
+    "If the proposed scales are right. Bias of model: of means from sums of clamped answers. Weighted sums take a part "
+    "of it back, and standard errors do not show it. Errors: expected ones, of sampling and noise, over those of right "
+    "scales; the median of all rows of the tables.\n"
+)
+
+
+def _option(text: str, panel: str, metavar: str = "NUMBER", *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, show_default=False, **more)
+
+
+SpecPath = Annotated[
+    Path | None, typer.Argument(metavar="SPEC", help="A spec, finished or not.", readable=False, show_default=False)
+]
+Number = float | None
+Pair = str | None
+
+
+def constants(
+    spec_path: SpecPath = None,
+    mean: Annotated[Number, _option("Its mean.", OUTCOME)] = None,
+    median: Annotated[Number, _option("Its median.", OUTCOME)] = None,
+    quartiles: Annotated[Pair, _option("Its first and third quartile.", OUTCOME, "LOW,HIGH")] = None,
+    deciles: Annotated[Pair, _option("Its first and ninth decile.", OUTCOME, "LOW,HIGH")] = None,
+    sd: Annotated[Number, _option("Its standard deviation; needs --mean.", OUTCOME)] = None,
+    cv: Annotated[Number, _option("Its coefficient of variation.", OUTCOME)] = None,
+    limits: Annotated[
+        Pair,
+        _option("What it cannot exceed: a least wage, a top code. Becomes the bounds.", OUTCOME, "LOW,HIGH", "--range"),
+    ] = None,
+    explained: Annotated[float, _option("The share of its variance that lies between cells.", OUTCOME, "SHARE")] = 0.0,
+    records: Annotated[int | None, _option("n, how many records the sample has.", SAMPLE, "COUNT")] = None,
+    population: Annotated[Number, _option("N; by default the spec's population_total.", SAMPLE)] = None,
+    weight_range: Annotated[
+        Pair, _option("The least and the greatest plausible weight. Becomes the bounds.", SAMPLE, "LOW,HIGH")
+    ] = None,
+    weight_cv: Annotated[Number, _option("The weights' coefficient of variation.", SAMPLE)] = None,
+    design_effect: Annotated[Number, _option("Kish's, of the weights alone: 1 + CV².", SAMPLE)] = None,
+    weight_explained: Annotated[
+        float, _option("The share of the log weights' variance that lies between cells.", SAMPLE, "SHARE")
+    ] = 0.0,
+    correlation: Annotated[float, _option("A guess, of (log) outcome and log weight.", SAMPLE)] = 0.0,
+    standin: Annotated[
+        Path | None,
+        _option("A public file with SPEC's columns. Never the confidential one.", FILE, "FILE", readable=False),
+    ] = None,
+    transform: Annotated[str | None, _option("By default the spec's, or log.", RELEASE, "log|identity")] = None,
+    out: Annotated[
+        Path | None, _option("A new folder for the lines, the figures as CSV and a plot.", SHOWN, "DIR")
+    ] = None,
+) -> None:
+    """Public constants for the guarantee "global": proposed, with reasons, and what bounds do.
+
+    Such a release needs bounds that are public knowledge, and `frontier --standin` a guess of the spreads. Taken from
+    the confidential sample they would tell about it, and ε would not count that. Here they come from published figures
+    (an earlier report, a related survey, the sampling plan) or from a public file, and are printed as lines for the end
+    of the spec.
+
+    A table shows what bounds do that cut into the data, and another what wrong scales cost fbs and fbp, where these
+    take them from such constants. SPEC's own data are not opened. docs/constants.md says how to
+    choose.
+
+    Examples: `svysynth constants doctorates.toml --quartiles 74000,130000 --records 10355`,
+    `svysynth constants doctorates.toml --standin public-2015.csv --out constants`
+    """
+    from svysynth.privacy.public_constants import Published, load_unfinished
+
+    spec = None if spec_path is None else load_unfinished(spec_path)
+    scale = _transform(transform, spec)
+    published = Published(
+        mean=mean,
+        median=median,
+        sd=sd,
+        cv=cv,
+        quartiles=_pair(quartiles, "--quartiles"),
+        deciles=_pair(deciles, "--deciles"),
+        range=_pair(limits, "--range"),
+        explained=explained,
+        records=records,
+        population=spec.survey.population_total if spec and population is None else population,
+        weight_range=_pair(weight_range, "--weight-range"),
+        weight_cv=weight_cv,
+        design_effect=design_effect,
+        weight_explained=weight_explained,
+        correlation=correlation,
+    )
+    if out is not None:
+        _refuse_folder(out)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+    proposal = _propose(spec, standin, published, scale)
+    _show(console, proposal)
+    _show_scales(console, proposal, spec, records)
+    if out is not None:
+        _write(out, proposal)
+        console.print(Text(f"Wrote {out}: the lines, the figures as CSV, the plot as svg and png."), soft_wrap=True)
+
+
+def _propose(spec: Spec | None, standin: Path | None, published: Published, scale: Transform) -> Proposal:
+    from svysynth.privacy.public_constants import from_published
+
+    if standin is None:
+        return from_published(published, scale)
+    from svysynth.evaluation.public_file import from_public_file
+
+    return from_public_file(_with_scale(spec, scale), standin, published)
+
+
+def _with_scale(spec: Spec | None, scale: Transform) -> Spec:
+    if spec is None:
+        raise SurveyError("spec", "--standin", "needs a spec", "name the spec whose columns the file has")
+    return spec.model_copy(update={"survey": spec.survey.model_copy(update={"transform": scale})})
+
+
+# --- printing and writing ---
+
+
+def _show(console: Console, proposal: Proposal) -> None:
+    from svysynth.evaluation.clamping import by_bounds
+
+    console.print(Text(proposal.source, style="bold yellow"))
+    console.print(Text("For the end of the spec, in place of bounds and [standin] that it has:\n"))
+    console.print(Text(proposal.fragment()), soft_wrap=True)
+    for note in proposal.notes:
+        console.print(Text(f"Note: {note}\n", style="bold"))
+    console.print(_bounds_table(by_bounds(proposal), proposal.outcome.transform))
+    console.print(Text(BOUNDS_LEGEND, style="dim"))
+
+
+def _show_scales(console: Console, proposal: Proposal, spec: Spec | None, records: int | None) -> None:
+    """What a wrong guess of the scales costs, where the spec's mechanism can take them from these constants."""
+    privacy = None if spec is None else spec.privacy
+    member = None if privacy is None else find_member(privacy.mechanism, privacy.guarantee)
+    if spec is None or privacy is None or member is None or not member.scaled:
+        return
+    if records is None:
+        text = 'With --records a table shows what wrong scales cost under privacy.scales = "standin".\n'
+        console.print(Text(text, style="dim"))
+        return
+    from svysynth.mechanisms.noisy_sums.guessing import cost_of_guesses, declared_facts
+
+    facts, tables = declared_facts(spec.survey, records), spec.requested_tables
+    cells = f"{len(facts.codes):,} equal cells" if facts.labels else "the whole file (not all levels are declared)"
+    of = "mean" if proposal.outcome.transform == "log" else "spread"
+    title = f"What wrong scales cost, at ε = {privacy.epsilon:g}, for {cells}; bias in % of the {of}"
+    table = _table(title)
+    for name in ("guess", "clamped", "bias of model", "error of means", "of counts"):
+        table.add_column(name, justify="left" if name == "guess" else "right")
+    for name, clamped, bias, means, counts in cost_of_guesses(proposal, facts, tables, privacy.epsilon).iter_rows():
+        table.add_row(*map(Text, [name, _percent(clamped), _percent(bias), f"× {means:.2f}", f"× {counts:.2f}"]))
+    console.print(table)
+    console.print(Text(SCALES_LEGEND, style="dim"))
+
+
+def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:
+    of = "mean" if scale == "log" else "spread (weight: of its mean)"
+    table = _table(f"What bounds do; biases in % of the {of}")
+    for name in ("", "bounds", "clamped", "bias of mean", "bias of model"):
+        table.add_column(name, justify="left" if not name else "right")
+    for row in bounds.iter_rows(named=True):
+        name = row["variable"] if row["reach"] is None else f"  ± {row['reach']:g} spreads"
+        ends = f"{_short(row['low'])} … {_short(row['high'])}"
+        shares = (row["share_below"] + row["share_above"], row["bias_of_mean"], row["bias_of_model"])
+        table.add_row(
+            *map(Text, [name, ends, *(_percent(share) for share in shares)]),
+            style="bold" if row["reach"] is None else None,
+        )
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold")
+
+
+def _short(value: float) -> str:
+    """To three significant digits, without an exponent where that is short."""
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3f}%" if abs(share) >= 5e-6 else "0%"
+
+
+def _write(out: Path, proposal: Proposal) -> None:
+    from svysynth.evaluation.clamping import by_bounds
+    from svysynth.evaluation.constants_picture import draw_bounds
+
+    bounds = by_bounds(proposal, FINE_REACHES)
+
+    def build(building: Path) -> None:
+        (building / "constants.toml").write_text(proposal.fragment(), encoding="utf-8")
+        write_frame(bounds, building / "bounds.csv")
+        for ending in ("svg", "png"):
+            draw_bounds(bounds, building / f"constants.{ending}", proposal.source)
+        building.rename(out)
+
+    try:
+        in_hiding(out.parent, build)
+    except OSError:
+        raise SurveyError("file", f"folder '{out.name}'", "cannot be written", "choose another with --out") from None
+
+
+def _refuse_folder(out: Path) -> None:
+    """Stop before the work where the folder is there already or cannot be made."""
+    try:
+        if not out.exists():
+            in_hiding(out.parent, lambda _: None)
+            return
+    except OSError:
+        raise SurveyError("file", f"folder '{out.name}'", "cannot be made", "choose another with --out") from None
+    raise SurveyError("file", f"folder '{out.name}'", "exists already", "choose a new folder with --out")
+
+
+# --- what was typed ---
+
+
+def _transform(text: str | None, spec: Spec | None) -> Transform:
+    if text not in (None, "log", "identity"):
+        raise SurveyError("spec", "--transform", "is not a known scale", "use log or identity")
+    return cast(Transform, text or (spec.survey.transform if spec else "log"))
+
+
+def _pair(text: str | None, option: str) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise SurveyError("spec", option, "is not a pair of numbers", "write it like 30000,90000") from None
+    return low, high

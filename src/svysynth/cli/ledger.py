@@ -1,0 +1,172 @@
+"""`svysynth ledger`: open a budget, show what was spent, verify the ledger and its releases, upgrade an old one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from svysynth.core.accounting import epsilon_text
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import PrivacySpec, load_spec
+from svysynth.privacy.budgets import BudgetState
+from svysynth.privacy.ledger import entries, open_budget, show, upgrade, verify
+from svysynth.privacy.ledger_entries import Entry
+from svysynth.privacy.tamper_marks import Anchor
+
+ledger = typer.Typer(
+    help="The privacy budget on disk: one for each confidential population, named in the spec's `[privacy]`.\n\n"
+    "ε is accounted for in whole millionths, rounded up. A charge is on disk before anything is released. "
+    "Differential privacy and the paper's asymptotic figure have budgets of their own and are never added.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+WIDTH_OF_A_PIPE = 160
+
+Source = Annotated[
+    Path,
+    typer.Argument(metavar="SPEC", help="A spec, or a ledger's own file.", readable=False, show_default=False),
+]
+
+
+@ledger.command("open")
+def open_(
+    spec_path: Annotated[
+        Path, typer.Argument(metavar="SPEC", help="A spec with privacy.budget.", readable=False, show_default=False)
+    ],
+    total: Annotated[str, typer.Option(metavar="EPSILON", help="All that may ever be spent.", show_default=False)],
+) -> None:
+    """Set, once, what a population may spend; creates the ledger where there is none.
+
+    The kind of ε is that of the spec's mechanism and guarantee: under `differential privacy` the total is for an answer
+    changed, else it is the paper's asymptotic figure. A population that is released under both has a budget for each.
+
+    Example: `svysynth ledger open doctorates.toml --total 30`
+    """
+    privacy = _privacy(spec_path)
+    if privacy.budget is None:
+        raise SurveyError("spec", "privacy.budget", "is not declared", "name the population's budget in the spec")
+    open_budget(privacy.ledger, privacy.budget, total, privacy.accounting)
+    state = show(privacy.ledger)[-1]
+    _print(
+        f"Opened budget '{state.name}' ({state.accounting}) with ε = {epsilon_text(state.total)} in {privacy.ledger}."
+    )
+
+
+@ledger.command("show")
+def show_(source: Source) -> None:
+    """What every budget has left, and every charge, release and refusal.
+
+    Example: `svysynth ledger show doctorates.toml`
+    """
+    path = _ledger_file(source)
+    console = _console()
+    console.print(_states(show(path)))
+    console.print(_entries(entries(path)))
+
+
+@ledger.command("verify")
+def verify_(
+    source: Source,
+    releases: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RELEASE]...", help="Folders of releases that were charged to it.", show_default=False),
+    ] = None,
+) -> None:
+    """Check the ledger's chain, sums and seal, and that it holds the charges of the releases given.
+
+    A ledger that was cut short, changed or put back from a copy is refused.
+
+    Example: `svysynth ledger verify doctorates.toml release`
+    """
+    path = _ledger_file(source)
+    anchors = [_anchor(folder) for folder in releases or []]
+    verify(path, anchors)
+    count = len(entries(path))
+    with_releases = f", and the charges of {len(anchors)} release(s) are in it" if anchors else ""
+    _print(f"{path}: {count:,} entries, unbroken{with_releases}.")
+
+
+@ledger.command("upgrade")
+def upgrade_(source: Source) -> None:
+    """Bring a ledger of version 1 to version 2, once.
+
+    Its chain, sums and seal are checked first. Every entry and its hash stay, so that the anchors beside old releases
+    still hold. Each kind of ε that a budget was charged in goes on with what was left; a budget without charges is
+    opened again. Earlier versions of svysynth cannot use the ledger after that.
+
+    Example: `svysynth ledger upgrade doctorates.toml`
+    """
+    path = _ledger_file(source)
+    upgrade(path)
+    _console().print(_states(show(path)))
+    _print(f"{path} is of version 2 now.")
+
+
+def _privacy(path: Path) -> PrivacySpec:
+    privacy = load_spec(path).privacy
+    if privacy is None:
+        raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with epsilon and budget")
+    return privacy
+
+
+def _ledger_file(source: Path) -> Path:
+    return _privacy(source).ledger if source.suffix == ".toml" else source
+
+
+def _anchor(folder: Path) -> Anchor:
+    try:
+        return Anchor.from_json((folder / "anchor.json").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        remedy = "name the folder of a release"
+        raise SurveyError("file", f"folder '{folder.name}'", "has no anchor.json", remedy) from None
+
+
+def _states(states: list[BudgetState]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("budget", "kind of ε", "total ε", "spent", "left", "charges"):
+        table.add_column(name, justify="left" if name in ("budget", "kind of ε") else "right")
+    for state in states:
+        amounts = [epsilon_text(amount) for amount in (state.total, state.spent, state.left)]
+        table.add_row(*map(Text, [state.name, state.accounting, *amounts, f"{state.charges:,}"]))
+    return table
+
+
+def _entries(chain: Sequence[Entry]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("entry", "time (UTC)", "what", "budget", "kind of ε", "ε", "for"):
+        table.add_column(name, justify="right" if name in ("entry", "ε") else "left")
+    for entry in chain:
+        when = entry.time[:16].replace("T", " ")
+        amount = epsilon_text(entry.millionths) if entry.millionths else ""
+        cells = [str(entry.number), when, entry.kind, entry.budget, entry.accounting, amount, _purpose(entry)]
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _purpose(entry: Entry) -> str:
+    match entry.kind:
+        case "open":
+            return "total"
+        case "release":
+            return f"{entry.purpose}, paid by entry {entry.paid}"
+        case "refusal":
+            return f"{entry.purpose}, stopped at {entry.detail}"
+        case _:
+            return entry.purpose
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+
+
+def _print(message: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(Text(message))

@@ -1,0 +1,145 @@
+"""The command line: parse, call, print. No logic of its own, and the only place that prints.
+
+A problem the user can put right is one line on standard error and exit code 1. Anything unforeseen is one line too:
+a traceback may quote confidential values, so it is shown only on request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+import svysynth
+from svysynth.cli.audit import audit
+from svysynth.cli.console import complain, make_console
+from svysynth.cli.constants import constants
+from svysynth.cli.frontier import frontier
+from svysynth.cli.ledger import ledger
+from svysynth.cli.more import more
+from svysynth.cli.release import demo, release, verify
+from svysynth.cli.stopping import end_soon_after_a_signal
+from svysynth.cli.study import study
+from svysynth.cli.tables import check, tables
+from svysynth.core.errors import SurveyError, debugging, shown
+from svysynth.core.hidden_folders import appearing
+from svysynth.survey.drafting import draft_spec
+from svysynth.survey.files import refuse_overwriting
+
+if TYPE_CHECKING:  # these need JAX, which takes a second to load
+    pass
+
+app = typer.Typer(
+    name="svysynth",
+    help="Private tables and synthetic microdata from survey samples.\n\n"
+    "Start with `svysynth demo`, or draft a spec for your own file with `svysynth init DATA`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(ledger, name="ledger")
+app.add_typer(study, name="study")
+app.add_typer(audit, name="audit")
+app.command()(check)
+app.command()(tables)
+app.command()(release)
+app.command()(verify)
+app.command()(more)
+app.command()(demo)
+app.command()(frontier)
+app.command()(constants)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    stopped: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        stopped.append(number)
+        sys.exit(128 + number)
+
+    with contextlib.suppress(ValueError):  # only the main thread may
+        for number in (signal.SIGTERM, signal.SIGHUP):  # so that what is half written is cleared away
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, stop)
+    if arguments is None:  # otherwise the process is its caller's
+        end_soon_after_a_signal()
+    try:
+        _run(arguments)
+    except SystemExit:
+        if stopped:  # which may have come at a moment in which some library took it for an error of its own
+            sys.exit(128 + stopped[0])
+        raise
+
+
+def _run(arguments: list[str] | None) -> None:
+    """Run the command line; what goes wrong is one message and an exit code."""
+    try:
+        app(args=arguments)
+    except SurveyError as error:
+        complain(str(error))
+        sys.exit(1)
+    except MemoryError:
+        complain("this machine has too little memory for the data. Remedy: use a larger machine.")
+        sys.exit(1)
+    except Exception as error:
+        if debugging():
+            raise
+        complain(
+            f"svysynth failed in a way that was not foreseen ({type(error).__name__}). Please report it. "
+            "SVYSYNTH_DEBUG=1 shows the traceback, which may quote confidential values."
+        )
+        sys.exit(70)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"svysynth {svysynth.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def init(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A survey file.", readable=False, show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the draft; beside the data by default.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
+) -> None:
+    """Draft a commented spec from a survey file.
+
+    Roles are guessed from the columns' names, types and numbers of distinct values; no value of the data goes into the
+    draft. DATA is csv, tsv, parquet (a file or a folder), sas7bdat, xpt, dta or sav.
+
+    Example: `svysynth init doctorates.csv`
+    """
+    target = out or data.parent / f"{data.resolve().stem}.toml"
+    draft = draft_spec(data, target.parent)
+    refuse_overwriting(target, data)
+    if target.exists() and not force:
+        raise SurveyError("file", f"file '{target.name}'", "exists already", "use --force, or --out FILE")
+    with appearing(target) as temporary:
+        temporary.write_text(draft.text, encoding="utf-8")
+    console = make_console()
+    console.print(Text(f"Drafted {target}"), soft_wrap=True)
+    for role, column in draft.roles.items():
+        console.print(Text(f"  {role:8} {shown(column)}"), soft_wrap=True)
+    console.print(Text("Next: look it over, and fill in what is marked as needed."), soft_wrap=True)
+    console.print(Text(f"Then run  svysynth check {target}"), soft_wrap=True)

@@ -1,0 +1,113 @@
+"""`svysynth check` and `svysynth tables`: what the confidential data say, for internal use. Nothing is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import polars as pl
+import typer
+from rich.text import Text
+
+from svysynth.cli.console import SpecPath, make_console
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import Spec, load_spec
+from svysynth.core.streams import Streams
+from svysynth.estimation.replicates import make_replicates
+from svysynth.estimation.tables import tabulate_all
+from svysynth.privacy.public_constants import load_unfinished
+from svysynth.publishing.report.excel import write_workbook
+from svysynth.publishing.report.terminal import INTERNAL, render_overview, render_tables
+from svysynth.survey.files import refuse_overwriting, write_frame
+from svysynth.survey.overview import overview
+from svysynth.survey.survey import Survey, survey_from_file
+
+if TYPE_CHECKING:  # it needs JAX, which takes a second to load
+    from svysynth.mechanisms.findings import Finding
+
+
+def check(spec_path: SpecPath) -> None:
+    """Validate a spec and its data, and show the design. Nothing is spent.
+
+    What it prints is computed from the confidential data and is for internal use.
+
+    Example: `svysynth check doctorates.toml`
+    """
+    show_design(load_spec(spec_path))
+
+
+def tables(
+    spec_path: SpecPath,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write to FILE (csv, tsv, parquet or xlsx) instead.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeat the same bootstrap replicates.", show_default=False)
+    ] = None,
+) -> None:
+    """Direct tables from the confidential data, with design-based standard errors. For internal use.
+
+    Counts, means, totals and proportions for every cell, margin and the total. Standard errors are by Taylor
+    linearisation, or by replication where the spec's `[estimation]` says so.
+
+    Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
+    """
+    spec = load_unfinished(spec_path)  # nothing is released: bounds are not needed yet
+    if out is not None:
+        refuse_overwriting(out, spec_path, spec.survey.data)
+    tidy = _direct_tables(spec, seed)
+    if out is None:
+        _show_tables(tidy, spec)
+    else:
+        _save_tables(tidy, out)
+        make_console().print(Text(f"Wrote {out}: {tidy.height:,} rows. {INTERNAL}"))
+
+
+def show_design(spec: Spec) -> None:
+    """What `check` prints."""
+    survey = survey_from_file(spec.survey)
+    survey.index.refuse_lonely(spec.estimation.lonely)
+    console = make_console()
+    console.print(Text(INTERNAL, style="bold yellow"))
+    console.print(render_overview(overview(survey), spec))
+    for finding in _findings(survey, spec):
+        word, style = ("release would refuse", "bold red") if finding.stops else ("look closer", "bold yellow")
+        console.print(Text(f"{word}: ", style=style) + Text(finding.line()), soft_wrap=True)
+
+
+def _findings(survey: Survey, spec: Spec) -> list[Finding]:
+    """What would make a release of this survey wrong."""
+    from svysynth.mechanisms.base import examine, find_public
+
+    if spec.privacy is None:
+        return []
+    stopping = [finding for finding in find_public(spec) if finding.stops]
+    direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
+    return stopping or list(examine(survey, spec, direct).findings)
+
+
+def _direct_tables(spec: Spec, seed: int | None) -> pl.DataFrame:
+    survey = survey_from_file(spec.survey)
+    replicates = None
+    if spec.estimation.variance != "taylor":
+        streams = Streams.from_system() if seed is None else Streams.seeded(seed)
+        replicates = make_replicates(survey.index, spec.estimation, streams)
+    return tabulate_all(survey, spec.requested_tables, spec.estimation, replicates)
+
+
+def _show_tables(tidy: pl.DataFrame, spec: Spec) -> None:
+    console = make_console()
+    console.print(Text(INTERNAL, style="bold yellow"))
+    console.print(render_tables(tidy, spec.estimation))
+
+
+def _save_tables(tidy: pl.DataFrame, path: Path) -> None:
+    if path.suffix.lower() == ".xlsx":
+        write_workbook(tidy, path, [INTERNAL, "Estimates and standard errors of the survey, by svysynth."])
+    elif path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        write_frame(tidy.with_columns(pl.lit("confidential, internal use only").alias("source")), path)
+    else:
+        raise SurveyError(
+            "file", f"file '{path.name}'", "has an ending that cannot be written", "use csv, parquet or xlsx"
+        )

@@ -1,0 +1,1 @@
+"""What everything else stands on: the spec, errors, randomness, and how records are gone through."""

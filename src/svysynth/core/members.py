@@ -1,0 +1,59 @@
+"""The list of mechanisms. A new one is a folder of its own and one line here.
+
+A line has all that reading a spec needs to know: the names that a user may write as `mechanism`, the promise that is
+written as `guarantee`, and whether synthetic files are made. The class itself is imported when it is first asked for
+(`base.mechanism_of`): fits need JAX, which takes a second to load, and a spec is read without it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Promise = Literal["asymptotic", "global", "none"]
+
+
+class Member(NamedTuple):
+    """A line of the list."""
+
+    names: tuple[str, ...]
+    promise: Promise
+    microdata: bool
+    """Whether synthetic files are released, or tables alone."""
+    home: str
+    """The class, as module and name."""
+    files: int = 3
+    """How many synthetic files are made where the spec does not say."""
+    fewest: int = 1
+    """The fewest that may be asked for; 0 where tables can be released alone."""
+    whole_records: bool = False
+    """Whether public columns and taking part can be protected too."""
+    scaled: bool = False
+    """Whether answers are measured in scales, which may be public constants."""
+
+    def makes(self, files: int) -> bool:
+        """Whether a release may have so many synthetic files."""
+        return files >= self.fewest if self.microdata else files == 0
+
+
+MEMBERS: tuple[Member, ...] = (
+    Member(("fbs", "fbp"), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
+    Member(("fbs", "fbp"), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
+    Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
+    Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.mechanism.PaperLaplace"),
+)
+
+
+def mechanism_names(*, released: bool = False) -> tuple[str, ...]:
+    """What `mechanism` may be; with `released`, only what promises something."""
+    found = (name for member in MEMBERS if not released or member.promise != "none" for name in member.names)
+    return tuple(dict.fromkeys(found))
+
+
+def promises_of(name: str) -> tuple[Promise, ...]:
+    """What a mechanism can promise."""
+    return tuple(member.promise for member in MEMBERS if name in member.names)
+
+
+def find_member(name: str, promise: str) -> Member | None:
+    """The line that serves a mechanism with a promise."""
+    return next((member for member in MEMBERS if name in member.names and member.promise == promise), None)

@@ -1,0 +1,108 @@
+"""Sections: what every table of a spec has in common, and how a wrong one is told.
+
+A section is frozen, strictly typed and closed to unknown keys. Problems are told in the spec's own words, with the
+setting's name and never with the offending value, whether the section was read from a file or made in Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from svysynth.core.errors import SurveyError, did_you_mean, shown
+
+MOST_PROBLEMS = 10
+TO_BE_CHOSEN = {
+    "privacy.guarantee": "'global' is differential privacy, for every data set; 'asymptotic' is the paper's, for fbs "
+    "and fbp, and is not differential privacy",
+}
+"""Settings without a default, because somebody has to answer for them, and what there is to choose from."""
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Positive = Annotated[float, Field(gt=0, lt=1e60, allow_inf_nan=False)]
+Magnitude = Annotated[float, Field(gt=-1e60, lt=1e60, allow_inf_nan=False)]
+Range = Annotated[tuple[Magnitude, Magnitude], Field(strict=False)]
+
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+
+def listed(names: Any) -> Any:
+    """One name alone stands for a list of one."""
+    return (names,) if isinstance(names, str) else names
+
+
+class Sections(ModelMetaclass):
+    """What is wrong with a section that is made in Python is told as it is for one that is read from a file."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        """Make a section, or tell what is wrong with it."""
+        try:
+            return super().__call__(*arguments, **settings)
+        except ValidationError as error:
+            raise explained(error, self.__name__, cast(type[BaseModel], self)) from None
+
+
+class Section(BaseModel, metaclass=Sections):
+    """A table of the spec: frozen, strictly typed, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+def explained(error: ValidationError, place: str, root: type[BaseModel]) -> SurveyError:
+    """Every problem of a spec in one error."""
+    details = error.errors(include_url=False, include_input=False)
+    problems = [_explain(detail, root) for detail in details[:MOST_PROBLEMS]]
+    if details[MOST_PROBLEMS:]:
+        problems.append(f"and {len(details) - MOST_PROBLEMS:,} more")
+    remedy = "correct the settings named here; docs/spec.md lists them all"
+    return SurveyError("spec", place, "; ".join(problems), remedy)
+
+
+def _explain(detail: ErrorDetails, root: type[BaseModel]) -> str:
+    """One pydantic problem in the spec's own words, without the offending value."""
+    location = [part + 1 if isinstance(part, int) else part for part in detail["loc"]]
+    setting = shown(".".join(str(part) for part in location)) or "spec"
+    kind, context = detail["type"], detail.get("ctx", {})
+    match kind:
+        case "missing":
+            why = TO_BE_CHOSEN.get(setting)
+            return f"'{setting}' is required" + (f": {why}" if why else "")
+        case "extra_forbidden":
+            return f"'{setting}' is not a known setting{_known_setting_hint(root, location)}"
+        case "literal_error":
+            return f"'{setting}' must be one of {context['expected'].replace(' or ', ', ')}"
+        case "clash":
+            return detail["msg"]
+        case _:
+            return f"'{setting}' {detail['msg'].replace('Input should', 'should')}"
+
+
+def _known_setting_hint(root: type[BaseModel], location: list[Any]) -> str:
+    for part in location[:-1]:
+        field = root.model_fields.get(str(part))
+        root = (_section_of(field.annotation) if field else None) or root
+    return did_you_mean(str(location[-1]), root.model_fields)
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section in a field's type, within a list or beside None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section_of(part))), None)
+
+
+def clash(message: str) -> PydanticCustomError:
+    """Settings that contradict each other, in words of our own."""
+    return PydanticCustomError("clash", "{text}", {"text": message})
+
+
+def no_repeats(names: Any, setting: str) -> None:
+    """Stop where a name stands twice."""
+    names = list(names)
+    if len(set(names)) != len(names):
+        raise clash(f"'{setting}': a name stands there twice")

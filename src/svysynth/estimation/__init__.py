@@ -1,0 +1,1 @@
+"""Tables and their standard errors, the same for real and synthetic data."""

@@ -1,0 +1,183 @@
+"""Combine: the tables of m synthetic surveys into one, by the rules of partial synthesis (paper appendix).
+
+q̄ is the mean of the m estimates, T = ū + b/m its variance, df = (m − 1)(1 + ū/(b/m))². With m = 1, T = ū and the normal
+quantile; with b = 0, df = ∞. Estimates use the smoothed weights. FBP's outcomes are already those of the population:
+means are unweighted within a finest cell, and every unit of a cell carries its share N̂/n of the cell's count.
+
+ū is the sampling variance of the confidential estimate. Smoothed weights have lost the spread about the model's mean,
+which is most of the sampling variance of a count, so ū comes from the unsmoothed weights; and since both weights are
+scaled to the population total, what an estimate shares with that total is no error. FBP's means and totals need no
+unsmoothed weights: within a cell the weights of their estimates do not vary. `standard_errors = "paper"` takes ū from
+the weights of the estimates, as if these were not scaled.
+
+Files from noisy sums are imputations of the confidential file, each from a posterior draw of its sums, with weights
+that are not smoothed. Their rules are those of multiple imputation (Rubin): T = ū + (1 + 1/m)b, df = (m − 1)(1 +
+ū/((1 + 1/m)b))². There b is what noise leaves unknown, and does not vanish with many files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+from scipy.special import ndtri, stdtrit
+
+from svysynth.core.column_storage import Column, derive, look_up
+from svysynth.core.engine import map_blocks
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Floats, group_sums
+from svysynth.core.outline import outlined
+from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
+from svysynth.core.streams import Streams
+from svysynth.estimation.replicates import make_replicates
+from svysynth.estimation.tables import grade, make_table, tabulate_all
+from svysynth.survey.survey import Survey
+
+SMOOTHED, UNSMOOTHED = "weight", "weight_unsmoothed"
+Rules = Literal["weighted", "population", "imputed"]
+"""How tables are made from synthetic files: by their weights, or by the counts of cells, as of a population, with the
+rules of partial synthesis; or by their weights, with those of multiple imputation."""
+ROUNDING = 1e-7
+"""Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
+whose weights are then rounded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    """m synthetic surveys, and the rules by which tables are made from them."""
+
+    surveys: tuple[Survey, ...]
+    rules: Rules = "weighted"
+    """`weighted`: smoothed weights (FBS); `population`: means by cells' counts (FBP); `imputed`: noisy sums."""
+    strata_in_variance: bool = True
+    """False for the paper's FBP, whose variances treat the sample as one stratum."""
+
+    def __repr__(self) -> str:
+        size = f" of {len(self.surveys[0]):,} records" if self.surveys else ""
+        return f"{len(self.surveys)} synthetic surveys{size}: not charged to a budget, unless they are a release's"
+
+    def tabulate(
+        self,
+        by: str | Sequence[str],
+        statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
+        estimation: EstimationSpec | None = None,
+    ) -> pl.DataFrame:
+        """One table with all its margins, combined over the synthetic surveys."""
+        return self.tabulate_all([make_table(by, statistics)], estimation)
+
+    def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
+        """Several tables, combined over the synthetic surveys."""
+        estimation = estimation or EstimationSpec()
+        found = [self._tables_of(survey, tables, estimation) for survey in self.surveys]
+        return combine(found, estimation, imputed=self.rules == "imputed")
+
+    def _tables_of(self, survey: Survey, tables: Sequence[TableSpec], estimation: EstimationSpec) -> pl.DataFrame:
+        if not self.strata_in_variance:
+            survey = replace(survey, design=replace(survey.design, strata=None))
+        replicates = None
+        if estimation.variance != "taylor":
+            # A fixed seed, so that anyone can make the tables again: the surveys are synthetic and hide nothing.
+            replicates = make_replicates(survey.index, estimation, Streams.seeded(0))
+        if self.rules == "imputed":
+            return tabulate_all(survey, tables, estimation, replicates, scaled=not survey.weight_public)
+        # public weights are kept as they are: neither smoothed nor scaled
+        full = estimation.standard_errors == "full" and not survey.weight_public
+        found = tabulate_all(survey, tables, estimation, replicates)
+        if full:
+            drawn = tabulate_all(_with_unsmoothed_weights(survey), tables, estimation, replicates, scaled=True)
+            found = found.with_columns(drawn["se"])
+        if self.rules == "weighted":
+            return found
+        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation, replicates, scaled=full)
+        outcome = pl.col("statistic").is_in(["mean", "total"])
+        return found.with_columns(
+            pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column)
+            for column in ("estimate", "se")
+        )
+
+
+def _with_unsmoothed_weights(survey: Survey) -> Survey:
+    """The same survey with the weights as the model drew them."""
+    if UNSMOOTHED not in survey.frame.columns:
+        raise SurveyError(
+            "data",
+            f"column '{UNSMOOTHED}'",
+            "is not in a synthetic survey, and standard errors need it",
+            "read the files with svysynth.read_synthetic, or set estimation.standard_errors to 'paper'",
+        )
+    return replace(survey, design=replace(survey.design, weight=UNSMOOTHED))
+
+
+def _with_cell_weights(survey: Survey) -> Survey:
+    """The same survey with every unit of a finest cell carrying N̂_cell/n_cell."""
+    cells, cell = survey.present_cells(survey.public)
+    sums = map_blocks(survey.engine, _CellSums(cell, survey.weights, len(cells)), len(survey))
+    weight, count = np.sum(sums, axis=0)
+    return survey.with_weights(derive(partial(look_up, table=weight / count), cell))
+
+
+@outlined
+@dataclass(frozen=True)
+class _CellSums:
+    """Σw and the number of records in every cell, of a block."""
+
+    cell: Column
+    weight: Column
+    cells: int
+
+    def __call__(self, piece: slice) -> Floats:
+        cell = self.cell[piece]
+        count = np.bincount(cell, minlength=self.cells)
+        return np.stack([group_sums(cell, self.cells, self.weight[piece]), count.astype(float)])
+
+
+@outlined
+class Combined(NamedTuple):
+    """Estimates over m data sets, with standard error, degrees of freedom and interval."""
+
+    estimate: Floats
+    se: Floats
+    df: Floats
+    lower: Floats
+    upper: Floats
+
+
+def combine_estimates(estimates: Floats, variances: Floats, confidence: float, *, imputed: bool = False) -> Combined:
+    """The rules of partial synthesis, or of multiple imputation; the first axis is the data set."""
+    m = len(estimates)
+    value, within = estimates.mean(axis=0), variances.mean(axis=0)
+    share = 1 + 1 / m if imputed else 1 / m
+    between = share * estimates.var(axis=0, ddof=1) if m > 1 else np.zeros_like(within)
+    between[between < (ROUNDING * np.nan_to_num(value)) ** 2] = 0
+    se = np.sqrt(within + between)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        df = np.where(between > 0, (m - 1) * (1 + within / between) ** 2, np.inf)
+    level = 0.5 + confidence / 2
+    quantile = np.where(np.isfinite(df), stdtrit(np.where(np.isfinite(df), df, 1.0), level), ndtri(level))
+    return Combined(value, se, df, value - quantile * se, value + quantile * se)
+
+
+def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec, *, imputed: bool = False) -> pl.DataFrame:
+    """Tidy tables of the m synthetic surveys into one tidy table, by the rules of partial synthesis or imputation."""
+    estimates = np.stack([table["estimate"].to_numpy() for table in tables])
+    variances = np.stack([table["se"].to_numpy() for table in tables]) ** 2
+    found = combine_estimates(estimates, variances, estimation.confidence, imputed=imputed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cv = found.se / np.abs(found.estimate)
+    return (
+        tables[0]
+        .with_columns(
+            *(pl.Series(name, column) for name, column in found._asdict().items()),
+            pl.Series("cv", cv),
+            pl.Series("reliability", grade(cv, found.df, estimation), dtype=pl.String),
+        )
+        .with_columns(
+            pl.col("estimate", "se", "lower", "upper").fill_nan(None),
+            pl.when(pl.col("cv").is_finite()).then(pl.col("cv")),
+            pl.when(pl.col("cv").is_finite()).then(pl.col("reliability")),
+        )
+    )

@@ -1,0 +1,134 @@
+"""The layout people read: a table's rows once, and the estimates of its statistics side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from svysynth.core.outline import outlined
+from svysynth.survey.columns import ALL
+
+MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
+MEASURES = ("estimate", "se", "se_sampling", "se_privacy", "lower", "upper", "cv", "reliability")
+"""What a table may say of a statistic, in the order of reading."""
+NOTHING = "–"
+"""Where there is no number."""
+
+
+@outlined
+@dataclass(frozen=True)
+class Estimate:
+    """One statistic of one cell; None where there is none."""
+
+    estimate: float | None
+    se: float | None
+    lower: float | None
+    upper: float | None
+    cv: float | None
+    reliability: str | None
+    se_sampling: float | None = None
+    se_privacy: float | None = None
+    """The two parts of the standard error, where a mechanism tells them apart."""
+
+
+@outlined
+@dataclass(frozen=True)
+class WideRow:
+    """A cell of a table: its labels, its number of records, and an estimate for each statistic."""
+
+    labels: tuple[str, ...]
+    n: int
+    estimates: tuple[Estimate, ...]
+
+    @property
+    def is_margin(self) -> bool:
+        """Whether the row adds up others."""
+        return ALL in self.labels
+
+
+@outlined
+@dataclass(frozen=True)
+class WideTable:
+    """One table in reading layout."""
+
+    title: str
+    by: tuple[str, ...]
+    statistics: tuple[str, ...]
+    rows: tuple[WideRow, ...]
+    measures: tuple[str, ...]
+    """What it says of each statistic."""
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether standard errors are told apart into sampling and privacy."""
+        return "se_privacy" in self.measures
+
+    def spans(self, rows: int) -> list[tuple[int, ...]]:
+        """For each of the first rows, over how many rows each label stands; 0 where one above stands for it.
+
+        >>> row = lambda *labels: WideRow(labels, 1, ())
+        >>> WideTable("", ("a", "b"), (), (row("x", "y"), row("x", "z"), row("u", "z")), ()).spans(3)
+        [(2, 1), (0, 1), (1, 1)]
+        """
+        found = [[1] * len(self.by) for _ in range(rows)]
+        for column in range(len(self.by) - 1):
+            first = 0
+            for row in range(1, rows):
+                if self.rows[row].labels[: column + 1] == self.rows[first].labels[: column + 1]:
+                    found[first][column] += 1
+                    found[row][column] = 0
+                else:
+                    first = row
+        return [tuple(spans) for spans in found]
+
+    def decimals(self, position: int) -> int:
+        """How many decimals the statistic at a position is shown with."""
+        return decimals([row.estimates[position].estimate for row in self.rows], self.statistics[position])
+
+
+def wide_tables(tidy: pl.DataFrame) -> list[WideTable]:
+    """Turn a tidy frame into one wide table for each of its tables."""
+    return [_widen(str(title[0]), rows) for title, rows in tidy.group_by("table", maintain_order=True)]
+
+
+def _widen(title: str, tidy: pl.DataFrame) -> WideTable:
+    columns = tidy.columns[2 : tidy.columns.index("estimate")]
+    by = [column for column in columns if (tidy[column] != ALL).any()]
+    statistics = tidy["statistic"].unique(maintain_order=True).to_list()
+    parts = [tidy.filter(statistic=statistic) for statistic in statistics]
+    measures = tuple(measure for measure in MEASURES if measure in tidy.columns)
+    values = [part.select(measures).iter_rows(named=True) for part in parts]
+    rows = zip(parts[0].select(by).rows() if by else [()] * parts[0].height, parts[0]["n"], *values, strict=True)
+    return WideTable(
+        title,
+        tuple(by),
+        tuple(statistics),
+        tuple(WideRow(labels, n, tuple(Estimate(**each) for each in estimates)) for labels, n, *estimates in rows),
+        measures,
+    )
+
+
+def decimals(values: Sequence[float | None], statistic: str) -> int:
+    """How many decimals the values of a statistic are shown with."""
+    if statistic == "proportion":
+        return 4
+    largest = max((abs(value) for value in values if value is not None), default=1000)
+    if largest >= 1000:
+        return 0
+    return 1 if largest >= 100 else 3
+
+
+def figure(value: float | None, places: int = 0) -> str:
+    """A number as tables show it.
+
+    >>> figure(1234.567, 1), figure(-0.5, 2), figure(None)
+    ('1,234.6', '−0.50', '–')
+    """
+    return NOTHING if value is None or value != value else f"{value:,.{places}f}".replace("-", "−")
+
+
+def percent(value: float | None, places: int = 0) -> str:
+    """A share as a percentage."""
+    return NOTHING if value is None or value != value else f"{value:.{places}%}".replace("-", "−")

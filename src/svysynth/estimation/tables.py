@@ -1,0 +1,318 @@
+"""Tables: counts, means, totals and proportions for every cell, margin and the total, as one tidy frame.
+
+The same functions serve confidential and synthetic surveys. A table by k columns has a row for each combination of
+their levels, with "All" for a margin; the total is "All" throughout. All of a survey's tables come from one pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy.special import ndtri, stdtrit
+
+from svysynth.core.errors import SurveyError, require_type
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.core.spec import EstimationSpec, Lonely, Statistic, TableSpec
+from svysynth.core.streams import Streams
+from svysynth.estimation.linearization import DomainSums, estimate, sum_domains, taylor_variance
+from svysynth.estimation.moments import Moments, compute_moments
+from svysynth.estimation.replicates import Replicates, make_replicates
+from svysynth.estimation.utility import has_error
+from svysynth.survey.columns import ALL
+from svysynth.survey.design import DesignIndex
+from svysynth.survey.survey import Survey
+
+MOST_ROWS = 1_000_000
+MOST_ROWS_OF_PROPORTIONS = 10_000
+"""A proportion depends on every record, not only on those of its cell: its cost grows with the square of the rows."""
+MOST_CELLS = 2**40
+
+RELIABILITY = ("reliable", "caution", "unreliable")
+"""What a coefficient of variation says of an estimate: below, between and above the spec's two thresholds."""
+
+
+def tabulate(
+    survey: Survey,
+    by: str | Sequence[str],
+    statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
+    estimation: EstimationSpec | None = None,
+    replicates: Replicates | None = None,
+) -> pl.DataFrame:
+    """One table of a survey, with all its margins, as a tidy frame.
+
+    Columns: table, statistic, the `by` columns, estimate, se, df, lower, upper, cv, n, reliability.
+    """
+    return tabulate_all(survey, [make_table(by, statistics)], estimation, replicates)
+
+
+def make_table(by: str | Sequence[str], statistics: Statistic | Sequence[Statistic]) -> TableSpec:
+    """A table as Python asks for it: a name alone stands for a list of one."""
+    settings: dict[str, Any] = {"by": by, "statistics": statistics}
+    return TableSpec(**settings)
+
+
+def tabulate_all(
+    survey: Survey,
+    tables: Sequence[TableSpec],
+    estimation: EstimationSpec | None = None,
+    replicates: Replicates | None = None,
+    *,
+    scaled: bool = False,
+) -> pl.DataFrame:
+    """Several tables of a survey from one pass over it; a column that a table does not use is "All" there.
+
+    Variances come from `replicates` where they are given, else by the method of `estimation.variance`, whose
+    replicates are then drawn afresh. `scaled` says that the weights were scaled to a known total, as synthetic ones
+    are: what counts and totals share with it is no error.
+    """
+    require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
+    estimation = estimation or EstimationSpec()
+    require_type(estimation, EstimationSpec, "estimation", "make it with svysynth.EstimationSpec")
+    columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
+    require_public(survey, columns)
+    survey.index.refuse_lonely(estimation.lonely)
+    if replicates is None and estimation.variance != "taylor":
+        replicates = make_replicates(survey.index, estimation, Streams.from_system())
+    sizes = [len(survey.levels(column)) for column in columns]
+    moments = _one_pass(survey, columns, crossing(sizes), by_psu=replicates is not None)
+    levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
+    variance: _Linearized | _Replicated
+    if replicates is None:
+        variance = _Linearized(moments, survey.index, estimation.lonely, scaled)
+    else:
+        variance = _Replicated.of(moments, replicates, scaled)
+    frames = []
+    for table in tables:
+        layout = Layout.of(table, columns, survey)
+        domains = list(layout.domains(levels))
+        for statistic in table.statistics:
+            value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance)
+            labels = layout.label_columns(columns)
+            df = variance.degrees_of_freedom
+            frames.append(finish_table(table.title, statistic, labels, value, squared_error, count, df, estimation))
+    return pl.concat(frames)
+
+
+def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) -> Moments:
+    """The moments of a survey's cells: by stratum, or by PSU where the variance needs to tell PSUs apart."""
+    index = survey.index
+    block = np.arange(len(survey)) if by_psu else index.stratum
+    block = block if index.psu is None else index.psu
+    cell = survey.cell_index(columns)
+    return compute_moments(block, cell, survey.weights, survey.outcome_values, cells, survey.engine)
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Linearized:
+    """Variances by Taylor linearisation."""
+
+    moments: Moments
+    index: DesignIndex
+    lonely: Lonely
+    scaled: bool
+
+    def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
+        """The variance of a statistic for each domain."""
+        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, self.scaled)
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """Those of the design."""
+        return self.index.degrees_of_freedom
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Replicated:
+    """Variances over replicates, from the sums of every finest cell in every replicate."""
+
+    replicates: Replicates
+    cell: Integers
+    """The finest cell of each group, numbered as the rows of the sums."""
+    weight: Floats
+    outcome: Floats
+
+    @classmethod
+    def of(cls, moments: Moments, replicates: Replicates, scaled: bool) -> _Replicated:
+        present, cell = np.unique(moments.cell, return_inverse=True)
+        weight = replicates.sums(moments.block, cell, moments.weight, len(present))
+        outcome = replicates.sums(moments.block, cell, moments.weighted_outcome, len(present))
+        if scaled:  # so is every replicate
+            factor = moments.weight.sum() / weight.sum(axis=0)
+            weight, outcome = weight * factor, outcome * factor
+        return cls(replicates, cell, weight, outcome)
+
+    def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
+        """The variance of a statistic for each domain; not a number where a replicate has nobody to average."""
+        domain_of_cell = np.empty(len(self.weight), np.int64)
+        domain_of_cell[self.cell] = domain
+        weight = _add_rows(self.weight, domain_of_cell, len(sums.count))
+        outcome = _add_rows(self.outcome, domain_of_cell, len(sums.count))
+        replicated = estimate(statistic, weight, outcome, self.weight.sum(axis=0))
+        return self.replicates.variance(replicated, estimate(statistic, sums.weight, sums.outcome, sums.population))
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """Those of the design, but no more than the replicates can show."""
+        return min(self.replicates.index.degrees_of_freedom, len(self.replicates) - 1)
+
+
+class HasLevels(Protocol):
+    """Whatever knows the labels of the public columns."""
+
+    def levels(self, column: str) -> tuple[str, ...]:
+        """The labels of a column, in order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The rows of a table: position 0 of each column is "All", the others are its levels."""
+
+    positions: tuple[int, ...]
+    """Where the table's columns stand among all columns."""
+    labels: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, table: TableSpec, columns: Sequence[str], survey: HasLevels) -> Layout:
+        """The layout of a table that stands among tables by `columns`."""
+        layout = cls(
+            tuple(columns.index(column) for column in table.by),
+            tuple((ALL, *survey.levels(column)) for column in table.by),
+        )
+        most = MOST_ROWS_OF_PROPORTIONS if "proportion" in table.statistics else MOST_ROWS
+        if layout.rows > most:
+            problem = f"would have {layout.rows:,} rows, and {most:,} is the most for its statistics"
+            raise SurveyError("spec", f"table '{table.title}'", problem, "use fewer columns in 'by'")
+        return layout
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table has."""
+        return crossing([len(labels) for labels in self.labels])
+
+    def domains(self, levels: Integers) -> Iterator[Integers]:
+        """For each combination of kept columns, the row that each group belongs to."""
+        for kept in itertools.product((False, True), repeat=len(self.positions)):
+            row = np.zeros(len(levels), np.int64)
+            for position, labels, keep in zip(self.positions, self.labels, kept, strict=True):
+                row = row * len(labels) + (levels[:, position] + 1 if keep else 0)
+            yield row
+
+    def label_columns(self, columns: Sequence[str]) -> dict[str, pl.Series]:
+        """The label of every row in every column."""
+        rows = np.unravel_index(np.arange(self.rows), [len(labels) for labels in self.labels] or [1])
+        own = dict(zip(self.positions, range(len(self.labels)), strict=True))
+        result = {}
+        for position, column in enumerate(columns):
+            if position in own:
+                labels = np.array(self.labels[own[position]], dtype=object)
+                result[column] = pl.Series(column, labels[rows[own[position]]], dtype=pl.String)
+            else:
+                result[column] = pl.Series(column, [ALL] * self.rows, dtype=pl.String)
+        return result
+
+
+def _estimates(
+    statistic: Statistic,
+    moments: Moments,
+    domains: Sequence[Integers],
+    rows: int,
+    variance: _Linearized | _Replicated,
+) -> tuple[Floats, Floats, Integers]:
+    """Estimate, variance and number of records for every row; zeros, or no mean, where there are no records."""
+    count = np.zeros(rows, np.int64)
+    value = np.full(rows, np.nan if statistic == "mean" else 0.0)
+    squared_error = value.copy()
+    for row in domains:
+        filled, domain = np.unique(row, return_inverse=True)
+        sums = sum_domains(moments, domain, len(filled))
+        count[filled] = sums.count
+        value[filled] = estimate(statistic, sums.weight, sums.outcome, sums.population)
+        squared_error[filled] = variance(statistic, domain, sums)
+    return value, squared_error, count
+
+
+def finish_table(
+    title: str,
+    statistic: Statistic,
+    labels: dict[str, pl.Series],
+    value: Floats,
+    variance: Floats,
+    count: Integers,
+    df: float | Floats,
+    estimation: EstimationSpec,
+) -> pl.DataFrame:
+    """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row."""
+    se = np.sqrt(variance)
+    if statistic == "count":  # one that the design fixes has no error, and rounding should not show any
+        se = np.where(has_error(value, se) | np.isnan(se), se, 0.0)
+    half = se * np.where(np.asarray(df) > 0, stdtrit(df, 0.5 + estimation.confidence / 2), np.nan)
+    with np.errstate(over="ignore"):
+        cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)
+    cv[np.isinf(cv)] = np.nan
+    numbers = {
+        "estimate": value,
+        "se": se,
+        "df": np.full(len(se), df),
+        "lower": value - half,
+        "upper": value + half,
+    }
+    return pl.DataFrame(
+        {"table": [title] * len(value), "statistic": [statistic] * len(value)}
+        | labels
+        | numbers
+        # a single record has no standard error of its own, whatever the formula gives
+        | {"cv": cv, "n": count, "reliability": grade(cv, np.where(count > 1, df, 0).astype(float), estimation)},
+        schema_overrides={"reliability": pl.String},
+    ).with_columns(
+        pl.col("estimate", "se", "lower", "upper", "cv").fill_nan(None),
+        pl.when(pl.col("cv").is_not_nan()).then(pl.col("reliability")),
+    )
+
+
+def grade(cv: Floats, df: Floats, estimation: EstimationSpec) -> npt.NDArray[np.object_]:
+    """How reliable an estimate is, by the coefficient of variation that its interval is as long as.
+
+    With few degrees of freedom an interval is longer than the standard error alone suggests, and without any there is
+    none: what counts is cv·t/z, with the quantiles of Student's t and of the normal distribution.
+
+    >>> grade(np.array([0.1, 0.1, 0.0]), np.array([np.inf, 2.0, 0.0]), EstimationSpec()).tolist()
+    ['reliable', 'caution', 'unreliable']
+    """
+    level = 0.5 + estimation.confidence / 2
+    endless = np.isinf(df)
+    student = np.where(endless, ndtri(level), stdtrit(np.where(endless | ~(df > 0), 1.0, df), level))
+    size = np.where(df > 0, np.nan_to_num(cv, nan=0.0, posinf=0.0) * student / ndtri(level), np.inf)
+    names: npt.NDArray[np.object_] = np.array(RELIABILITY, dtype=object)
+    return names[np.searchsorted(estimation.cv_thresholds, size, side="left")]
+
+
+def require_public(survey: Survey, columns: Sequence[str]) -> None:
+    """Stop where a column is not public."""
+    for column in columns:
+        if column not in survey.public:
+            raise SurveyError("spec", f"column '{column}'", "is not public", "name it in survey.public, or drop it")
+
+
+def crossing(sizes: Sequence[int]) -> int:
+    """How many cells columns of these sizes have when crossed; too many are refused."""
+    cells = 1
+    for size in sizes:
+        cells *= size
+    if cells > MOST_CELLS:
+        raise SurveyError("spec", "tables", "cross too many levels", "use fewer columns in 'by'")
+    return cells
+
+
+def _add_rows(values: Floats, group: Integers, groups: int) -> Floats:
+    total = np.zeros((groups, values.shape[1]))
+    np.add.at(total, group, values)
+    return total

@@ -1,0 +1,1 @@
+"""Studies of what mechanisms give and of what attacks on them find."""

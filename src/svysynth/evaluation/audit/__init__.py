@@ -1,0 +1,1 @@
+"""Audits that try to break every claim."""

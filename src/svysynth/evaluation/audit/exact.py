@@ -1,0 +1,365 @@
+"""The exact audit: privacy loss between made-up neighbours, computed and not estimated.
+
+The noise of tables: the sums of two neighbours are whole numbers, and noise with P(j) ∝ e^(−|j|/b) on each gives any
+result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases are made with. Noisy
+sums, from which models are fitted, likewise: all that is measured of the records, at a scaling that the noisy
+histograms may have given.
+
+The asymptotic mechanism: a model of two parameters on a grid has posteriors that are finite lists of probabilities, so
+the privacy loss between two of them is exact: the largest ratio, and the hockey-stick divergence at any ε. With the
+probabilities p and q sorted by p/q and added up to P and Q, the latter is max_k(P_k − e^ε·Q_k), so that (ε, δ) holds
+from ε = max_k log((P_k − δ)/Q_k) on. Samples are made up, never read: the audit is about the mechanism, and looks at no
+survey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from svysynth.core.grouping import Booleans, Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.core.spec import BoundsSpec
+from svysynth.core.streams import Streams
+from svysynth.mechanisms.noise import Use, contributions, split_budget
+from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, bands_of
+from svysynth.mechanisms.noisy_sums.measurement import Use as Measured
+from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST, Answers, weighted_numbers, whole_numbers
+
+LARGEST_SAMPLE = 20
+SMALLEST_SAMPLE = 5
+POPULATION = 1000.0
+"""The public total by which weights are scaled."""
+BOUNDS = BoundsSpec(outcome=(-6.0, 6.0), weight=(1.0, 1000.0))
+EPSILON = 1.0
+"""Of the noise that is audited, unless another is asked for."""
+SHARES = (Fraction(1, 10), Fraction(2, 5), Fraction(1, 5), Fraction(1, 5))
+"""Of ε: each of two histograms, sums, squares and weighted sums, where noisy sums are audited."""
+SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 5.0)
+LARGEST_BOUND = 1.8
+"""Δ_α of the asymptotic mechanism, the paper's: ε = 3.6 for one draw and a record blanked out."""
+BISECTIONS = 10
+MASS = 0.999
+"""The likely part of a posterior, over which the asymptotic mechanism takes its bounds: as 1000 draws would show it."""
+DELTAS = (0.0, 1e-6, 1e-3)
+NOTICEABLE = 1e-3
+"""A δ that is counted where nothing exact is promised."""
+ROUNDING = 1e-9
+"""By which floating-point sums may exceed a claim."""
+BATCH = 50
+"""Pairs worked on at a time."""
+
+Mechanism = Callable[[Sequence["Sample"]], Floats]
+"""Samples in, their log-likelihoods out: sample × point of the grid."""
+Relation = Literal["blanked out", "changed"]
+NEIGHBOURS = ("natural", "adversarial")
+
+
+# --- the grid: t ~ N(mean, sd²) and v ~ N(0, 1), with a mean and a log standard deviation for parameters ---
+
+MEANS, LOG_SDS = np.meshgrid(np.linspace(-8, 8, 81), np.linspace(-2.5, 1.5, 33))
+POINTS: dict[str, Floats] = {"mean": MEANS.ravel(), "log_sd": LOG_SDS.ravel()}
+LOG_PRIOR: Floats = -0.5 * (POINTS["mean"] / 3) ** 2 - 0.5 * POINTS["log_sd"] ** 2
+
+
+# --- samples and their neighbours ---
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Outcomes and weights, and which records are there: one that is blanked out has a constant for its term."""
+
+    t: Floats
+    w: Floats
+    there: Booleans
+
+    @classmethod
+    def of(cls, t: Floats, w: Floats) -> Sample:
+        """With every record there."""
+        return cls(t, w, np.ones(len(t), bool))
+
+    def on_grid(self) -> tuple[Floats, Floats]:
+        """Outcome and log weight, scaled by the public total; what lies beyond the bounds counts as at their end."""
+        t, w = np.clip(self.t, *BOUNDS.outcome), np.clip(self.w, *BOUNDS.weight)
+        return t, np.asarray(np.log(w * (len(t) / POPULATION)))
+
+    def without(self, position: int) -> Sample:
+        """One record blanked out."""
+        return Sample(self.t, self.w, self.there & (np.arange(len(self.t)) != position))
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A sample, and its neighbours by one record: changed, and blanked out."""
+
+    before: Sample
+    changed: Sample
+    blanked: Sample
+    adversarial: bool
+    """Whether it was made to do harm."""
+
+
+def make_pairs(count: int, streams: Streams) -> list[Pair]:
+    """Natural neighbours, all from one normal law, and adversarial ones, by turns."""
+    return [_make_pair(streams.generator("audit pairs", number), number % 2 == 1) for number in range(count)]
+
+
+def _make_pair(generator: np.random.Generator, adversarial: bool) -> Pair:
+    n = int(generator.integers(SMALLEST_SAMPLE, LARGEST_SAMPLE + 1))
+    position = int(generator.integers(n))
+    t, w = 0.8 * generator.standard_normal(n), 100 * np.exp(0.5 * generator.standard_normal(n))
+    new_t, new_w = 0.8 * generator.standard_normal(), 100 * np.exp(0.5 * generator.standard_normal())
+    if adversarial:  # the rest in one place, or in two; the record far off, with an extreme weight, or among them
+        t = generator.choice([-5.0, 0.0, 5.0]) + generator.choice([0.0, 0.05]) * generator.standard_normal(n)
+        t[: n // 3] += generator.choice([0.0, 3.0])
+        t[position] = generator.choice([-1e3, -6, -5, -2.5, 0.0, 2.5, 5, 6, 1e3, t[0]])
+        new_t, new_w = generator.choice([-1e3, -5.0, 0.0, 5.0, 1e3]), generator.choice([0.01, 1.0, 100.0, 1e9])
+    return pair_of(t, w, position, float(new_t), float(new_w), adversarial)
+
+
+def pair_of(t: Floats, w: Floats, position: int, new_t: float, new_w: float, adversarial: bool = True) -> Pair:
+    """The pair in which one record's outcome and weight become others."""
+    before, (after_t, after_w) = Sample.of(t, w), (t.copy(), w.copy())
+    after_t[position], after_w[position] = new_t, new_w
+    return Pair(before, Sample.of(after_t, after_w), before.without(position), adversarial)
+
+
+def extreme_pair() -> Pair:
+    """All others at one place, where the record was too; it goes to another, where the prior has hardly any weight."""
+    t, w = np.full(8, 5.0), np.full(8, POPULATION / 8)
+    return pair_of(t, w, 0, -5.0, float(w[0]))
+
+
+# --- mechanisms ---
+
+
+def noisy_sums(sample: Sample, uses: Sequence[Use]) -> list[Integers]:
+    """The exact sums that each use of the budget adds noise to. A blanked record adds nothing."""
+    return [
+        contributions(use.group, sample.w, sample.t, BOUNDS, use.with_outcome)[:, sample.there].sum(axis=1)
+        for use in uses
+    ]
+
+
+def noise_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
+    """The largest log ratio of any noisy sums, for every pair; what is needed with δ = 0 and nothing else."""
+    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
+    for pair in pairs:
+        uses = split_budget({(): 1}, len(pair.before.t), ("count", "mean"), BOUNDS, epsilon)
+        before, changed, blanked = (noisy_sums(own, uses) for own in (pair.before, pair.changed, pair.blanked))
+        found["blanked out"].append(max(_log_ratio(own, blanked, uses) for own in (before, changed)))
+        found["changed"].append(_log_ratio(before, changed, uses))
+    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
+
+
+def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequence[Use | Measured]) -> float:
+    moved = (float(np.abs(own - its).sum()) for own, its in zip(one, other, strict=True))
+    return sum(far / use.scale for far, use in zip(moved, uses, strict=True))
+
+
+def measured_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
+    """The same for noisy sums. Sums of a file differ between neighbours by what the one record adds to them."""
+    parts = [Fraction(epsilon) * share for share in SHARES]
+    uses = [
+        *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
+        Measured("sums", 2 * LARGEST, parts[1]),
+        Measured("squares", 2 * LARGEST**2, parts[2]),
+        Measured("weighted sums", 2 * LARGEST, parts[3]),
+    ]
+    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
+    for pair in pairs:
+        place = int(np.flatnonzero(~pair.blanked.there)[0])
+        before, changed = (_record_sums(own, place) for own in (pair.before, pair.changed))
+        nothing = [np.zeros_like(own) for own in before]
+        found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
+        found["changed"].append(_log_ratio(before, changed, uses))
+    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
+
+
+def _record_sums(sample: Sample, place: int) -> list[Integers]:
+    """What one record adds to all that noisy sums measure: two histograms, sums, squares, weighted sums."""
+    own = slice(place, place + 1)
+    answers = Answers(sample.t, sample.w, BOUNDS, "identity", len(sample.t) / POPULATION)
+    t, v = answers(own)
+    bands = bands_of(BOUNDS, "identity", len(sample.t), POPULATION)
+    first, second = whole = whole_numbers(t, v, SCALING)
+    squares = np.array([first @ first, first @ second, second @ second])
+    weighted = weighted_numbers(t, v, SCALING, "identity", both=True)
+    return [*(band.count(values) for band, values in zip(bands, (t, v), strict=True)), whole, squares, weighted]
+
+
+def record_terms(t: Floats, v: Floats) -> Floats:
+    """The terms of every record: record × point."""
+    off = (t[:, np.newaxis] - POINTS["mean"]) / np.exp(POINTS["log_sd"])
+    return np.asarray(-0.5 * (off**2 + v[:, np.newaxis] ** 2) - POINTS["log_sd"] - np.log(2 * np.pi))
+
+
+def asymptotic(samples: Sequence[Sample], bound: float = LARGEST_BOUND) -> Floats:
+    """The paper's mechanism at Δ_α = `bound`: weights from the data, c by bisection."""
+    return np.stack([_asymptotic(sample, bound) for sample in samples])
+
+
+def _asymptotic(sample: Sample, bound: float) -> Floats:
+    own = record_terms(*sample.on_grid())[sample.there]
+    size = np.abs(own)
+    bounds = np.max(size[:, likely(LOG_PRIOR + own.sum(axis=0))], axis=1)
+
+    def weighted(c: float) -> tuple[Floats, float]:
+        alpha = np.minimum(1.0, c / bounds)
+        total = alpha @ own
+        return total, float(np.max(alpha * np.max(size[:, likely(LOG_PRIOR + total)], axis=1)))
+
+    low, high = 1e-3, bound
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if weighted(middle)[1] <= bound else (low, middle)
+    return weighted(low)[0]
+
+
+def likely(log_posterior: Floats) -> Booleans:
+    """Which points have nearly all of a posterior's mass: the most probable ones."""
+    probability = np.exp(normalized(log_posterior))
+    ascending = np.sort(probability)
+    return np.asarray(probability >= ascending[np.searchsorted(np.cumsum(ascending), 1 - MASS)])
+
+
+# --- privacy loss ---
+
+
+def normalized(log_density: Floats) -> Floats:
+    """Log probabilities along the last axis."""
+    largest = log_density.max(axis=-1, keepdims=True)
+    return np.asarray(
+        log_density - largest - np.log(np.sum(np.exp(log_density - largest), axis=-1, keepdims=True)),
+    )
+
+
+def hockey_stick(one: Floats, other: Floats, epsilon: float) -> Floats:
+    """The δ with which (ε, δ) holds between log probabilities, both ways; along the last axis."""
+    with np.errstate(over="ignore"):
+        left = [np.maximum(np.exp(a) - np.exp(epsilon + b), 0).sum(axis=-1) for a, b in ((one, other), (other, one))]
+    return np.asarray(np.maximum(*left))
+
+
+def least_epsilon(one: Floats, other: Floats, deltas: Sequence[float] = DELTAS) -> Floats:
+    """The smallest ε with which (ε, δ) holds between log probabilities, both ways; δ is the last axis."""
+    order = np.argsort(other - one, axis=-1)
+    p, q = (np.exp(np.take_along_axis(values, order, axis=-1)) for values in (one, other))
+    forth = np.cumsum(p, axis=-1), np.cumsum(q, axis=-1)
+    back = np.cumsum(q[..., ::-1], axis=-1), np.cumsum(p[..., ::-1], axis=-1)
+    found = [
+        np.maximum(_one_way(*forth, delta), _one_way(*back, delta)) if delta else np.abs(one - other).max(axis=-1)
+        for delta in deltas
+    ]
+    return np.stack(found, axis=-1)
+
+
+def _one_way(p: Floats, q: Floats, delta: float) -> Floats:
+    """max_k log((P_k − δ)/Q_k), not below zero; infinite where Q has no mass that a float can hold."""
+    above = p - delta
+    with np.errstate(all="ignore"):
+        needed = np.where(above > 0, above / q, 1.0).max(axis=-1)
+    return np.asarray(np.log(np.maximum(needed, 1.0)))
+
+
+# --- the audit ---
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """For every pair the privacy loss in one relation: ε for each of DELTAS, and δ at the claimed ε."""
+
+    epsilon: Floats
+    """Pair × δ; where only the first is found, δ is 0."""
+    delta: Floats | None = None
+
+
+def measure(mechanism: Mechanism, pairs: Sequence[Pair], claims: dict[Relation, float]) -> dict[Relation, Losses]:
+    """The losses of a mechanism over all pairs; of a record blanked out that of either version is the larger."""
+    found: dict[Relation, list[Losses]] = {relation: [] for relation in claims}
+    for before, changed, blanked in _posteriors(mechanism, pairs):
+        compared: dict[Relation, list[tuple[Floats, Floats]]] = {
+            "blanked out": [(before, blanked), (changed, blanked)],
+            "changed": [(before, changed)],
+        }
+        for relation, claim in claims.items():
+            epsilon = [least_epsilon(*two) for two in compared[relation]]
+            delta = [hockey_stick(*two, claim) for two in compared[relation]]
+            found[relation].append(Losses(np.max(epsilon, axis=0), np.max(delta, axis=0)))
+    return {relation: _joined(parts) for relation, parts in found.items()}
+
+
+def _joined(parts: Sequence[Losses]) -> Losses:
+    deltas = [own.delta for own in parts if own.delta is not None]
+    return Losses(np.concatenate([own.epsilon for own in parts]), np.concatenate(deltas))
+
+
+def _posteriors(mechanism: Mechanism, pairs: Sequence[Pair]) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Log posteriors of a batch of pairs: before, changed, blanked out."""
+    for start in range(0, len(pairs), BATCH):
+        # the last batch is filled up, so that one compiled program serves all
+        part = list(pairs[start : start + BATCH])
+        filled = part + [part[-1]] * (min(BATCH, len(pairs)) - len(part))
+        samples = [getattr(pair, name) for name in ("before", "changed", "blanked") for pair in filled]
+        before, changed, blanked = np.split(normalized(LOG_PRIOR + mechanism(samples)), 3)
+        yield before[: len(part)], changed[: len(part)], blanked[: len(part)]
+
+
+def audit_exact(
+    pairs: Sequence[Pair], epsilon: float = EPSILON, progress: Callable[[str], None] = lambda _: None
+) -> pl.DataFrame:
+    """One row for each guarantee, sort of neighbours and relation; `holds` is null where nothing exact is promised.
+
+    The global kind is the noise of tables at that ε, and noisy sums, of which a respondent blanked out has half. The
+    asymptotic kind is the paper's mechanism at Δ_α = 1.8, one draw; what it promises is not a bound for every pair, so
+    nothing is judged.
+    """
+    progress(f"global: {len(pairs):,} pairs")
+    rows = _rows("global", pairs, {"blanked out": epsilon, "changed": epsilon}, noise_losses(pairs, epsilon))
+    progress(f"noisy sums: {len(pairs):,} pairs")
+    halved: dict[Relation, float] = {"blanked out": epsilon / 2, "changed": epsilon}
+    rows += _rows("global, noisy sums", pairs, halved, measured_losses(pairs, epsilon))
+    progress(f"asymptotic: {len(pairs):,} pairs")
+    claims: dict[Relation, float] = {"blanked out": 2 * LARGEST_BOUND, "changed": 4 * LARGEST_BOUND}
+    rows += _rows("asymptotic", pairs, claims, measure(asymptotic, pairs, claims))
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _rows(
+    guarantee: str, pairs: Sequence[Pair], claims: dict[Relation, float], losses: dict[Relation, Losses]
+) -> list[dict[str, Any]]:
+    kinds = {name: np.array([pair.adversarial == (name == "adversarial") for pair in pairs]) for name in NEIGHBOURS}
+    return [
+        _row(guarantee, name, relation, claim, losses[relation], own)
+        for name, own in kinds.items()
+        for relation, claim in claims.items()
+        if own.any()
+    ]
+
+
+def _row(
+    guarantee: str, neighbours: str, relation: Relation, claim: float, losses: Losses, own: Booleans
+) -> dict[str, Any]:
+    needed = losses.epsilon[own].max(axis=0).tolist()
+    needed += [None] * (len(DELTAS) - len(needed))
+    delta = None if losses.delta is None else losses.delta[own]
+    return {
+        "guarantee": guarantee,
+        "neighbours": neighbours,
+        "relation": relation,
+        "pairs": int(own.sum()),
+        "claim": claim,
+        **{f"epsilon at delta {each:g}": value for each, value in zip(DELTAS, needed, strict=True)},
+        "largest delta at claim": None if delta is None else float(delta.max()),
+        "share above 0.001": None if delta is None else float(np.mean(delta > NOTICEABLE)),
+        "holds": bool(needed[0] <= claim + ROUNDING) if guarantee.startswith("global") else None,
+    }

@@ -1,0 +1,69 @@
+"""The selected sample: record bounds and the scatter of salary against weight for one sample (paper §4.2, supplement).
+
+The sample is that of the first replicate of the repeated study, whose tables give its RMSE ratios. What this keeps
+besides are figures' raw points, at the smaller Δ. They come from a simulated population: nobody's data are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from svysynth.core.grouping import Floats
+from svysynth.estimation.combining import UNSMOOTHED
+from svysynth.evaluation.paper.methods import Fitted
+from svysynth.survey.survey import Survey
+
+WEIGHTINGS = ("unweighted", "weighted")
+POINTS = ("salary", "weight")
+
+
+def raw_points(survey: Survey, fitted: Mapping[tuple[str, float], Fitted]) -> dict[str, Floats]:
+    """Bounds of the records under every model, and (salary, weight) points of the sample and of one synthetic survey.
+
+    Keys: `bounds MODEL` (unweighted, weighted), `points sample`, `points METHOD smoothed|synthesised`. Of several fits
+    of a model, the first counts.
+    """
+    found = {"points sample": _points(survey, survey.design.weight)}
+    for (model, _), one in fitted.items():
+        if f"bounds {model}" in found:
+            continue
+        found[f"bounds {model}"] = bounds_of(one)
+        for method, surveys in one.surveys.items():
+            found[f"points {method} smoothed"] = _points(surveys[0], surveys[0].design.weight)
+            found[f"points {method} synthesised"] = _points(surveys[0], UNSMOOTHED)
+    return found
+
+
+def bounds_of(fitted: Fitted) -> Floats:
+    """Record × 2: the bound of each record without weights, and with them."""
+    calibration = fitted.calibration
+    columns = {"unweighted": calibration.bounds, "weighted": calibration.weighted_bounds}
+    return pl.DataFrame(columns).to_numpy()
+
+
+def _points(survey: Survey, weight: str) -> Floats:
+    return survey.frame.select(survey.outcome, weight).to_numpy()
+
+
+def tidy_bounds(found: Mapping[str, Floats]) -> pl.DataFrame:
+    """model, weighting, bound: a row for each record."""
+    frames = [
+        pl.DataFrame({"model": key.removeprefix("bounds "), "weighting": weighting, "bound": value[:, column]})
+        for key, value in found.items()
+        if key.startswith("bounds ")
+        for column, weighting in enumerate(WEIGHTINGS)
+    ]
+    return pl.concat(frames)
+
+
+def tidy_points(found: Mapping[str, Floats]) -> pl.DataFrame:
+    """method, weights, salary, weight: a row for each point of the scatter plots."""
+    frames = []
+    for key, value in found.items():
+        if key.startswith("points "):
+            method, *kind = key.removeprefix("points ").split()
+            labels = {"method": method, "weights": kind[0] if kind else "confidential"}
+            frames.append(pl.DataFrame(labels | {name: value[:, i] for i, name in enumerate(POINTS)}))
+    return pl.concat(frames)

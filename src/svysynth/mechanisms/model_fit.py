@@ -1,0 +1,173 @@
+"""Misfit: whether a model can have the shape that the data have, before anything is protected. For internal use.
+
+FBS and FBP are normal models of (t, v) given x. With the sample's own sums for their parameters both imply the same
+table of counts and means: in a cell with means (m_t, m_v), the variance s² of t and the slope g of v on t, a record's
+smoothed weight has a mean in proportion to exp(m_v), and the weighted mean of exp(t) is exp(m_t + (1 + 2g)s²/2). What
+these figures miss of the direct ones is the model's own error, and would be there without any privacy. The distribution
+of t about its mean is compared too, by the largest distance of its distribution function from the normal one: readers
+of the microdata look at more than means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from scipy.special import ndtr
+from scipy.stats import ks_2samp
+
+from svysynth.core.column_storage import Column, derive
+from svysynth.core.engine import map_blocks
+from svysynth.core.grouping import Floats
+from svysynth.core.outline import outlined
+from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.streams import Streams
+from svysynth.estimation.tables import tabulate_all
+from svysynth.estimation.utility import standard_distance
+from svysynth.models.base import Records, plain_statistics
+from svysynth.models.sampler import Fit
+from svysynth.models.synthesis import make_synthetic, synthesize_surveys
+from svysynth.survey.design import Design
+from svysynth.survey.survey import Survey
+
+CLASSES = 2000
+"""Into which standardised values are counted, from −FAR to FAR."""
+FAR = 8.0
+TWO_SAMPLES = 0.8
+"""Over √n: so much more than from a curve is the distance of two samples, SIMULATED times as many in one of them."""
+SIMULATED = 4
+"""Surveys that are drawn of a model without a closed form."""
+CONSTANT = 1e-9
+"""A spread of log weights that is none."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Misfit:
+    """What the model's own figures miss of the direct ones, with no privacy at all."""
+
+    tables: pl.DataFrame
+    """The direct tables with the model's figure, `model`, and how many direct standard errors it is off, `off`."""
+    distance: float
+    """The largest distance between the distribution of the outcome about its mean and the normal one."""
+    weight_distance: float | None
+    """The same of the log weights; None where they are public, or do not vary."""
+    records: int
+
+
+def measure_misfit(
+    survey: Survey,
+    records: Records,
+    tables: Sequence[TableSpec],
+    direct: pl.DataFrame,
+    alpha: Column | None = None,
+) -> Misfit:
+    """Compare the model's own counts and means with the direct ones, cell by cell, and its shape with the data's.
+
+    With weights α the means and the slope are those that they leave, while the spread, which is corrected, stays.
+    """
+    statistics = plain_statistics(records, derive(np.ones_like, records.t))
+    covariance = np.array(statistics.scatter) / len(records)
+    if alpha is not None:
+        statistics = plain_statistics(records, alpha)
+        scatter = np.asarray(statistics.scatter)
+        covariance[0, 1] = covariance[1, 0] = covariance[0, 0] * scatter[0, 1] / scatter[0, 0]
+    means = records.x @ np.asarray(statistics.coefficients)
+    cells = _implied(survey, records, means, covariance)
+    implied = tabulate_all(cells, tables, EstimationSpec(lonely="certainty"))["estimate"].to_numpy()
+    estimate, se = (direct[name].to_numpy() for name in ("estimate", "se"))
+    off = standard_distance(implied, estimate, se)
+    spreads = np.sqrt(np.diagonal(covariance))
+    modelled = not survey.weight_public and spreads[1] > CONSTANT
+    return Misfit(
+        direct.with_columns(pl.Series("model", implied), pl.Series("off", off).fill_nan(None)),
+        _normal_distance(records, records.t, means[:, 0], spreads[0]),
+        _normal_distance(records, records.v, means[:, 1], spreads[1]) if modelled else None,
+        len(records),
+    )
+
+
+def simulate_misfit(survey: Survey, fit: Fit, tables: Sequence[TableSpec], streams: Streams) -> Misfit:
+    """The same of a model without a closed form: surveys are drawn from its unweighted fit and tabulated.
+
+    `distance` is then between the outcomes of the sample and of the drawn surveys.
+    """
+    total = sum(map_blocks(survey.engine, _Total(survey.weights), len(survey)))
+    drawn = synthesize_surveys(fit, replace(survey, population_total=total), SIMULATED, streams.split("misfit"))
+    direct = tabulate_all(survey, tables)
+    # chance moves the drawn surveys' own estimates, which are by smoothed weights
+    found = make_synthetic(drawn, fit.model).tabulate_all(tables, EstimationSpec(standard_errors="paper"))
+    estimate, se = (direct[name].to_numpy() for name in ("estimate", "se"))
+    implied, spread = (found[name].to_numpy() for name in ("estimate", "se"))
+    off = standard_distance(implied, estimate, np.hypot(se, spread / np.sqrt(SIMULATED)))
+    columns = direct.with_columns(pl.Series("model", implied), pl.Series("off", off).fill_nan(None))
+    outcomes = np.concatenate([one.outcome_values for one in drawn])
+    # chance moves the distance of two samples further than that of one from a curve
+    distance = ks_2samp(survey.outcome_values, outcomes).statistic - TWO_SAMPLES / np.sqrt(len(survey))
+    return Misfit(columns, float(distance), None, len(survey))
+
+
+def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats) -> Survey:
+    """The survey that the model makes of this one: a record for each cell, with the cell's weight and mean outcome."""
+    cells, own, _ = survey.model_cells()
+    count = sum(map_blocks(survey.engine, _Counts(records.cell, len(means)), len(survey)))
+    total = sum(map_blocks(survey.engine, _Total(survey.weights), len(survey)))
+    variance, log = covariance[0, 0], survey.transform == "log"
+    slope = covariance[0, 1] / variance if own is None and variance > 0 else 0.0
+    weight = np.exp(means[:, 1] - means[:, 1].max()) if own is None else own
+    weight = weight * count
+    mean = np.exp(means[:, 0] + (1 + 2 * slope) * variance / 2) if log else means[:, 0] + slope * variance
+    sizes = [len(survey.levels(column)) for column in survey.public]
+    labels = {
+        column: pl.Series(column, np.asarray(survey.levels(column), object)[codes], dtype=survey.frame.schema[column])
+        for column, codes in zip(survey.public, np.unravel_index(cells, sizes), strict=True)
+    }
+    frame = pl.DataFrame(labels | {survey.outcome: mean, survey.design.weight: weight * (total / weight.sum())})
+    return Survey(frame, survey.outcome, Design(survey.design.weight), survey.public, survey.transform)
+
+
+def _normal_distance(records: Records, column: Column, mean: Floats, spread: float) -> float:
+    """max |F − Φ| over the edges of many classes, F being the share of standardised values below."""
+    if not spread > 0:
+        return 0.5
+    block = _Classes(column, records.cell, mean, float(spread))
+    count = np.sum(map_blocks(records.engine, block, len(records)), axis=0)
+    below = np.cumsum(count)[:-1] / len(records)
+    return float(np.max(np.abs(below - ndtr(np.linspace(-FAR, FAR, CLASSES + 1)))))
+
+
+@outlined
+@dataclass(frozen=True)
+class _Classes:
+    """How many standardised values of a block lie in each class, with one more at either end."""
+
+    column: Column
+    cell: Column
+    mean: Floats
+    spread: float
+
+    def __call__(self, piece: slice) -> Floats:
+        standardized = (self.column[piece] - self.mean[self.cell[piece]]) / self.spread
+        place = np.ceil((standardized + FAR) * (CLASSES / (2 * FAR)))
+        return np.bincount(np.clip(place, 0, CLASSES + 1).astype(np.int64), minlength=CLASSES + 2).astype(float)
+
+
+@outlined
+@dataclass(frozen=True)
+class _Counts:
+    cell: Column
+    cells: int
+
+    def __call__(self, piece: slice) -> Floats:
+        return np.bincount(self.cell[piece], minlength=self.cells).astype(float)
+
+
+@outlined
+@dataclass(frozen=True)
+class _Total:
+    column: Column
+
+    def __call__(self, piece: slice) -> float:
+        return float(self.column[piece].sum())

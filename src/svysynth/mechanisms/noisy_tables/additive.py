@@ -1,0 +1,364 @@
+"""Tables by additive noise that can be released: ε-differentially private at every n (beyond the paper's §2.4).
+
+Adjacency: one respondent's outcome and weight are replaced. The public columns, the strata, the finite population
+correction and the number of records in every cell stay as they are, and are public. Noisy sums (`noise.py`) of some
+levels (combinations of kept columns) are all that is taken from the confidential data; the rest is arithmetic on them.
+
+With S₀ = Σu, S₁ = Σut (u = w/high, t = (y − r)/D) every statistic is a sum over records of z = a·u + b·u·t, or is
+linearised as one, and has the noise variance (a² + b²)·v, where v is that of S₀ and of S₁:
+
+    count   high·S₀           a = high           b = 0
+    total   high·(rS₀ + DS₁)  a = high·r         b = high·D
+    mean    r + Dτ            a = −Dτ/S₀         b = D/S₀        τ = S₁/S₀, within −1 … 1
+
+and a proportion is a ratio of counts. The sampling variance is Σ_h c_h·(Σz² − (Σz)²/n_h), as in `linearization.py`,
+with what noise adds to (Σz)² taken off. Σz² follows directly from the noisy sums of u², u²t, u²t²; in a row of few
+records these are mostly noise. So the variance is blended with one from a model: weights vary by the same κ = nΣu²/S₀²
+and outcomes by the same σ² in every cell, which the whole sample tells, hence Σz² = κ·((Σz)² + b²σ²S₀²)/n. With noise
+variance q of the direct one, and MODEL_ERROR for the other, the blend is their mean by precision: without noise the
+direct one alone. It is kept between what records with these sums must have, Σz² ≥ (Σz)²/n, and what they can have,
+Σz² ≤ S₀·((a + bτ)² + b²(1 − τ²)). Where no table tells the strata of a row apart, the sample counts as one stratum,
+which for strata that differ gives too large a variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+import polars as pl
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Floats, group_sums
+from svysynth.core.outline import outlined
+from svysynth.core.spec import BoundsSpec, EstimationSpec, Statistic, TableSpec
+from svysynth.estimation.tables import Layout, finish_table, require_public
+from svysynth.mechanisms.noise import (
+    MODEL_ERROR,
+    RESOLUTION,
+    Level,
+    Noise,
+    OpenDPNoise,
+    Use,
+    laplace_measurement,
+    least_steps,
+    split_budget,
+)
+from svysynth.mechanisms.noisy_tables.combinations import (
+    Grid,
+    LevelSums,
+    Pieces,
+    Strata,
+    add_up,
+    as_measured,
+    levels_of,
+    measure,
+)
+from svysynth.mechanisms.noisy_tables.statement import notes_on, statement
+from svysynth.survey.survey import Survey
+
+LEAST_COUNT = 1 / RESOLUTION
+"""A smaller S₀ counts as none."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class AdditiveTables:
+    """Tables with additive noise. Everything here may be published."""
+
+    tables: pl.DataFrame
+    """The columns of `tabulate_all`, and se_sampling and se_privacy: se² is the sum of their squares."""
+    uses: tuple[Use, ...]
+    budget: str
+    """What is promised, for what, and how the budget was spent."""
+    notes: tuple[str, ...]
+
+
+def additive_tables(
+    survey: Survey,
+    tables: Sequence[TableSpec],
+    epsilon: float,
+    bounds: BoundsSpec,
+    *,
+    estimation: EstimationSpec | None = None,
+    noise: Noise | None = None,
+    consistency: bool = True,
+) -> AdditiveTables:
+    """Tables of a survey that are ε-differentially private; an infinite ε adds no noise.
+
+    Intervals use the t quantile of the design's degrees of freedom, less what noise in the variance takes away. Where
+    noise is nearly all of the error, nominally 95% of them cover 94%: a Laplace distribution has longer tails. With
+    `consistency=False` every level is measured and its noise is left as it is, for studies; `noise` is for studies
+    too. Call it once: every call is a release of its own.
+    """
+    estimation = estimation or EstimationSpec()
+    layouts, grid, uses = _plan(survey, tables, epsilon, bounds, estimation, consistency)
+    noisy = measure(survey, grid, uses, bounds, noise or OpenDPNoise())
+    least = least_steps("points", bounds) / RESOLUTION
+    levels = add_up(grid, uses, noisy, least) if consistency else as_measured(uses, noisy)
+    strata = Strata.of(survey, grid, estimation.lonely)
+    estimates = cache(lambda statistic, level: _estimate(statistic, level, levels, grid, strata, bounds, consistency))
+    frames = [
+        _tidy(table, layout, statistic, survey, grid, partial(estimates, statistic), estimation)
+        for table, layout in zip(tables, layouts, strict=True)
+        for statistic in table.statistics
+    ]
+    return AdditiveTables(
+        pl.concat(frames), uses, statement(epsilon, bounds, uses), notes_on(survey, grid, strata, noise)
+    )
+
+
+def check_additive(
+    survey: Survey,
+    tables: Sequence[TableSpec],
+    epsilon: float,
+    bounds: BoundsSpec,
+    estimation: EstimationSpec | None = None,
+) -> None:
+    """Refuse what `additive_tables` would refuse, before any budget is spent on it."""
+    _plan(survey, tables, epsilon, bounds, estimation or EstimationSpec(), consistency=True)
+    laplace_measurement(1.0)
+
+
+def _plan(
+    survey: Survey,
+    tables: Sequence[TableSpec],
+    epsilon: float,
+    bounds: BoundsSpec,
+    estimation: EstimationSpec,
+    consistency: bool,
+) -> tuple[list[Layout], Grid, tuple[Use, ...]]:
+    """The tables' layouts, their levels and the split of the budget: all public."""
+    _refuse(survey, estimation, epsilon)
+    columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
+    require_public(survey, columns)
+    layouts = [Layout.of(table, columns, survey) for table in tables]
+    grid = Grid.of(survey, columns, tables)
+    statistics = {statistic for table in tables for statistic in table.statistics}
+    uses = split_budget(grid.rows, len(survey), statistics, bounds, epsilon, every_level=not consistency)
+    return layouts, grid, uses
+
+
+def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
+    if not epsilon > 0:
+        raise SurveyError("spec", "privacy.epsilon", "is not positive", "give the budget to spend")
+    if survey.design.cluster is not None:
+        problem = "additive noise has no variance for clusters, which needs the totals of each"
+        raise SurveyError("design", "survey.cluster", problem, "use the mechanism 'fbs' or 'fbp'")
+    if estimation.variance != "taylor":
+        place = f"estimation.variance = '{estimation.variance}'"
+        raise SurveyError("spec", place, "additive noise has no replicates", "use 'taylor'")
+    survey.index.refuse_lonely(estimation.lonely)
+
+
+# --- estimates and their variances ---
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Estimates:
+    """A statistic for every row of a level."""
+
+    value: Floats
+    sampling: Floats
+    privacy: Floats
+    relative: Floats
+    """The relative variance of the sum of both variances."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """What the whole sample says of the records of a row: how weights and outcomes vary within it."""
+
+    kappa: float
+    """nΣu²/S₀² within a cell: 1 for equal weights."""
+    sigma_squared: float
+    """The variance of t."""
+    kappa_noise: float
+    """The relative noise variance of κ, and of κσ²."""
+    sigma_noise: float
+
+    @classmethod
+    def of(cls, grid: Grid, levels: Mapping[Level, LevelSums]) -> _Model:
+        """From the sums of the whole sample; κ − 1 and σ² are no less than the noise in them may be."""
+        whole = levels[()]
+        count, square = max(whole.points[0].item(), LEAST_COUNT), whole.squares[:, 0].tolist()
+        finest = levels.get(grid.columns)
+        sizes = grid.add(() if finest is None else grid.columns, grid.size)
+        equal = float((_squared(finest or whole) / sizes).sum())
+        noise = math.sqrt(whole.square_variance.item())
+        kappa = min(max(square[0], equal + noise), max(count, equal)) / equal if equal > 0 else 1.0
+        place = min(max(whole.points[1].item() / count, -1.0), 1.0)
+        of_weights = max(square[0], kappa * equal, LEAST_COUNT)
+        noises = noise * math.sqrt(1 + 4 * place**2 + place**4)
+        around = max(square[2] - 2 * place * square[1] + place**2 * square[0], noises, LEAST_COUNT)
+        sigma_squared = min(around / of_weights, 1 - place**2)
+        return cls(kappa, sigma_squared, (noise / of_weights) ** 2, (noises / around) ** 2)
+
+
+def _squared(sums: LevelSums) -> Floats:
+    """S₀² of each row, less what noise adds."""
+    return np.asarray(np.maximum(sums.points[0] ** 2 - sums.point_variance, 0))
+
+
+def _estimate(
+    statistic: Statistic,
+    level: Level,
+    levels: Mapping[Level, LevelSums],
+    grid: Grid,
+    strata: Strata,
+    bounds: BoundsSpec,
+    consistency: bool,
+) -> _Estimates:
+    """Estimate, sampling and noise variance; a mean or share of no count is not a number."""
+    model = _Model.of(grid, levels)
+    if statistic == "proportion":
+        return _proportion(level, levels, grid, strata, model, consistency)
+    high, (low, top) = bounds.weight[1], bounds.outcome
+    middle, half = (low + top) / 2, (top - low) / 2
+    sums = levels[level]
+    count, place = _count_and_place(sums)
+    # Coefficients in units of the factor that stands before them, so that no square or fourth power overflows.
+    match statistic:
+        case "count":
+            unit, a, b = high, np.ones(len(count)), np.zeros(len(count))
+            value = high * sums.points[0]
+        case "total":
+            unit, a, b = high * half, np.full(len(count), middle / half), np.ones(len(count))
+            value = high * (middle * sums.points[0] + half * sums.points[1])
+        case "mean":
+            unit, a, b = half, -place / count, 1 / count
+            value = middle + half * place
+    pieces = strata.pieces(grid, level, strata.finer(grid, level))
+    privacy = (a**2 + b**2) * sums.point_variance
+    sampling, error = _sampling_variance(sums, levels[pieces.level], pieces, a, b, model)
+    return _Estimates(value, sampling * unit**2, privacy * unit**2, _relative(error, sampling + privacy))
+
+
+def _count_and_place(sums: LevelSums) -> tuple[Floats, Floats]:
+    """S₀ and τ; not a number where nobody is counted."""
+    count = np.where(sums.points[0] > LEAST_COUNT, sums.points[0], np.nan)
+    return count, np.clip(sums.points[1] / count, -1, 1)
+
+
+def _relative(error: Floats, variance: Floats) -> Floats:
+    return np.divide(error, variance**2, out=np.zeros(len(variance)), where=variance**2 > 0)
+
+
+def _sampling_variance(
+    sums: LevelSums, parts: LevelSums, pieces: Pieces, a: Floats, b: Floats, model: _Model
+) -> tuple[Floats, Floats]:
+    """Σ c_h·(Σz² − (Σz)²/n_h) of z = a·u + b·ut for each row, from noisy sums, and the variance of that."""
+    add = partial(group_sums, pieces.owner, len(a))
+    count, place = _count_and_place(sums)
+    here_a, here_b = a[pieces.owner], b[pieces.owner]
+    noise = (here_a**2 + here_b**2) * parts.point_variance
+    linear = np.maximum((here_a * parts.points[0] + here_b * parts.points[1]) ** 2 - noise, 0)
+    squares = here_a**2 * parts.squares[0] + 2 * here_a * here_b * parts.squares[1] + here_b**2 * parts.squares[2]
+    center = pieces.centred * linear / pieces.drawn
+    most = pieces.largest_scale(len(a))
+    q = most**2 * (a**4 + 4 * a**2 * b**2 + b**4) * sums.square_variance
+    by_weight = add(pieces.scale * model.kappa * linear / pieces.size)
+    by_outcome = add(pieces.scale * model.kappa * model.sigma_squared * here_b**2 * _squared(parts) / pieces.size)
+    modelled = by_weight + by_outcome - add(pieces.scale * center)
+    of_model = model.kappa_noise * by_weight**2 + model.sigma_noise * by_outcome**2
+    blend, error = _blend(add(pieces.scale * (squares - center)), q, modelled, of_model)
+    floor = add(pieces.scale * np.maximum(linear / pieces.size - center, 0))
+    ceiling = np.nan_to_num(most * count * ((a + b * place) ** 2 + b**2 * (1 - place**2)))
+    return np.clip(blend, floor, np.maximum(floor, ceiling)), error
+
+
+def _blend(direct: Floats, noise: Floats, modelled: Floats, of_model: Floats) -> tuple[Floats, Floats]:
+    """The mean by precision of a variance with noise and one of the model, and the mean's own variance.
+
+    The noise that the model has, `of_model`, adds to that. However far below zero noise takes the direct variance, half
+    of the model's part remains.
+    """
+    spread = (MODEL_ERROR * modelled) ** 2
+    weight = np.divide(spread, spread + noise, out=np.ones(len(noise)), where=noise > 0)
+    blend = np.maximum(modelled + weight * (direct - modelled), (1 - weight) * modelled / 2)
+    return blend, weight * noise + (1 - weight) ** 2 * of_model
+
+
+def _proportion(
+    level: Level,
+    levels: Mapping[Level, LevelSums],
+    grid: Grid,
+    strata: Strata,
+    model: _Model,
+    consistency: bool,
+) -> _Estimates:
+    """z = u(1 − p)/S₀ in the row and −u·p/S₀ outside it, S₀ of the whole population."""
+    sums, whole = levels[level], levels[()]
+    population = whole.points[0].item()
+    if population <= LEAST_COUNT:
+        nothing = np.full(grid.rows[level], np.nan)
+        return _Estimates(nothing, nothing, nothing, nothing)
+    share = np.clip(sums.points[0] / population, 0, 1)
+    finer = strata.finer(grid, level)
+    pieces = strata.pieces(grid, level, finer)
+    around = strata.pieces(grid, (), None if finer is None else strata.finer(grid, ()))
+    inside, outside = levels[pieces.level], levels[around.level]
+    stratum = grid.owner(pieces.level, around.level)
+    p = share[pieces.owner]
+    cross = pieces.centred * inside.points[0] * (inside.points[0] - 2 * p * outside.points[0][stratum]) / pieces.drawn
+    center = around.centred * outside.points[0] ** 2 / around.drawn
+
+    def variance(squares: Floats, all_squares: Floats) -> Floats:
+        own = group_sums(pieces.owner, len(share), pieces.scale * ((1 - 2 * p) * squares - cross))
+        return np.asarray(own + share**2 * np.sum(around.scale * (all_squares - center)))
+
+    direct = variance(inside.squares[0], outside.squares[0])
+    modelled = variance(*(model.kappa * _squared(part) / of.size for part, of in ((inside, pieces), (outside, around))))
+    most = around.scale.max()
+    q = most**2 * ((1 - 2 * share) ** 2 * sums.square_variance + share**4 * whole.square_variance)
+    blend, error = _blend(direct, q, modelled, model.kappa_noise * modelled**2)
+    sampling = np.clip(blend, 0, most * population * share * (1 - share))
+    # The noise of a row is part of that of the whole: in proportion to its cells, all of which have the same.
+    part = grid.cells(level) / len(grid.size)
+    part = part if consistency or level == () else np.zeros(len(share))
+    noise = np.maximum(sums.point_variance + whole.point_variance * (share**2 - 2 * share * part), 0)
+    return _Estimates(share, sampling / population**2, noise / population**2, _relative(error, sampling + noise))
+
+
+# --- what comes out ---
+
+
+def _tidy(
+    table: TableSpec,
+    layout: Layout,
+    statistic: Statistic,
+    survey: Survey,
+    grid: Grid,
+    estimates: Callable[[Level], _Estimates],
+    estimation: EstimationSpec,
+) -> pl.DataFrame:
+    """A statistic of a table as a tidy frame; zeros, or no mean, where there are no records."""
+    count = np.zeros(layout.rows, np.int64)
+    value, sampling, privacy, relative = np.full((4, layout.rows), np.nan if statistic == "mean" else 0.0)
+    for level, row in zip(levels_of(table.by, grid.columns), layout.domains(grid.codes), strict=True):
+        found, own = estimates(level), grid.row[level]
+        count[row] = grid.add(level, grid.size)[own]
+        value[row], sampling[row], privacy[row] = found.value[own], found.sampling[own], found.privacy[own]
+        relative[row] = found.relative[own]
+    labels = layout.label_columns(grid.columns)
+    df = _degrees_of_freedom(survey.index.degrees_of_freedom, relative)
+    frame = finish_table(table.title, statistic, labels, value, sampling + privacy, count, df, estimation)
+    parts = [pl.Series("se_sampling", np.sqrt(sampling)), pl.Series("se_privacy", np.sqrt(privacy))]
+    for position, part in enumerate(parts, start=frame.get_column_index("se") + 1):
+        frame.insert_column(position, part.fill_nan(None))
+    return frame
+
+
+def _degrees_of_freedom(of_design: int, relative: Floats) -> Floats:
+    """Satterthwaite's: 2V²/Var(V), with the variance of V that the design has and the one that noise adds.
+
+    Noise adds no more than the model's error: with few degrees of freedom the quantile would make too much of it.
+    """
+    if of_design <= 0:
+        return np.zeros(len(relative))
+    return np.asarray(1 / (1 / of_design + np.minimum(np.nan_to_num(relative), MODEL_ERROR**2) / 2))

@@ -1,0 +1,156 @@
+"""Noisy tables, `laplace` to the user: additive noise with public bounds, differentially private for every data set.
+
+`additive.py` has the mathematics; docs/privacy.md the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.outline import outlined
+from svysynth.core.spec import BoundsSpec, ModelSpec, PrivacySpec, Spec, SurveySpec
+from svysynth.core.streams import Streams
+from svysynth.estimation.combining import Synthetic
+from svysynth.estimation.layout import percent
+from svysynth.mechanisms.base import (
+    TABLES_AND_REPORT,
+    Further,
+    Grid,
+    Made,
+    Mechanism,
+    Pay,
+    Progress,
+    Remade,
+    Roles,
+    Rows,
+    Section,
+    Try,
+)
+from svysynth.mechanisms.findings import Finding, no_public_weights
+from svysynth.mechanisms.noise import StudyNoise
+from svysynth.mechanisms.noisy_tables.additive import additive_tables, check_additive
+from svysynth.mechanisms.suitability import Examined, examine_bounds
+from svysynth.privacy.guarantee import Guarantee, additive
+from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.privacy.release import TABLE_DIGITS, rounded
+from svysynth.survey.survey import Survey
+
+NOISE = "How the budget was split over the sums that were measured, and how much of the released variance is noise."
+
+
+class NoisyTables(Mechanism):
+    """Tables alone, from noisy sums."""
+
+    packages = ("opendp",)
+    stated = ()
+    modelled = False
+
+    def title(self, name: str) -> str:
+        """For the public report."""
+        return "Laplace: noise added to the sums that tables are made of"
+
+    def find_public(self, spec: Spec) -> list[Finding]:
+        """Weights are protected in any case."""
+        return no_public_weights(spec)
+
+    def undivided(self, spec: Spec) -> str | None:
+        """Noisy sums are not made from parts."""
+        return "privacy.mechanism"
+
+    def reads(self, spec: Spec) -> SurveySpec:
+        """No logarithms are used, so that an outcome without one is no reason to refuse."""
+        return spec.survey.model_copy(update={"transform": "identity"})
+
+    def check(self, survey: Survey, spec: Spec) -> None:
+        """Designs, variances and budgets that noise has no form for; all of it public."""
+        privacy, bounds = _settings(spec)
+        check_additive(survey, spec.requested_tables, privacy.epsilon, bounds, spec.estimation)
+
+    def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
+        """Advice to the reviewer: bounds that cut into the data, and public columns that tell the outcome."""
+        return examine_bounds(survey, _settings(spec)[1])
+
+    def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
+        """ε for a respondent changed in any way."""
+        return additive(privacy.epsilon, **vars(Roles.of(survey)))
+
+    def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
+        """Measure the sums with noise, once, and make the tables from them."""
+        privacy, bounds = _settings(spec)
+        guarantee = self.guarantee(spec.survey, privacy)
+        paid = pay(guarantee)
+        # a run with a seed is not charged, so that it must not give away real noise either
+        noise = None if streams.fresh else StudyNoise(streams)
+        tables, estimation = spec.requested_tables, spec.estimation
+        noisy = additive_tables(survey, tables, privacy.epsilon, bounds, noise=noise, estimation=estimation)
+        notes = noisy.budget, *noisy.notes
+        return Made(guarantee, paid, Synthetic(()), noisy.tables, NoiseEvidence(noisy.tables, notes), notes)
+
+    def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
+        """There are none."""
+        return Synthetic(())
+
+    def public_files(self, manifest: Manifest) -> tuple[str, ...]:
+        """Tables and a report."""
+        return TABLES_AND_REPORT
+
+    def remake(self, public: Path, manifest: Manifest) -> Remade | None:
+        """The noisy sums are not public, only the tables."""
+        return None
+
+    def further(self, public: Path, manifest: Manifest) -> Further | None:
+        """The noisy sums are not public."""
+        return None
+
+    def tries(
+        self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
+    ) -> Iterator[Try]:
+        """With the noise of releases."""
+        bounds = None if spec.privacy is None else spec.privacy.bounds
+        if bounds is None:
+            remedy = f"declare them, or leave '{name}' out of --mechanism"
+            raise SurveyError("spec", "privacy.bounds", "are not declared", remedy)
+        for epsilon in grid.epsilons:
+            progress(f"{name}: ε = {epsilon:g}")
+            for repeat in range(grid.repeats):
+                found = additive_tables(survey, spec.requested_tables, epsilon, bounds, estimation=spec.estimation)
+                yield epsilon, 0, repeat, found.tables
+
+
+def _settings(spec: Spec) -> tuple[PrivacySpec, BoundsSpec]:
+    assert spec.privacy is not None
+    assert spec.privacy.bounds is not None
+    return spec.privacy, spec.privacy.bounds
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class NoiseEvidence:
+    """How the budget was split, and how much of each standard error is noise. All of it follows from the release."""
+
+    tables: pl.DataFrame
+    notes: tuple[str, ...]
+    complaints: tuple[str, ...] = ()
+
+    def summary(self) -> Rows:
+        """Nothing that the section does not say."""
+        return []
+
+    def sections(self) -> Sequence[Section]:
+        """One: the share of noise in the variance of each statistic, and the notes."""
+        share = (pl.col("se_privacy") / pl.col("se")) ** 2
+        known = rounded(self.tables, TABLE_DIGITS).filter(pl.col("se") > 0)
+        found = known.group_by("statistic", maintain_order=True).agg(share.median().alias("share"))
+        rows: Rows = [
+            (f"Share of the variance that is noise, {name}, median", percent(part)) for name, part in found.iter_rows()
+        ]
+        rows += [(f"Note {number}", note) for number, note in enumerate(self.notes, start=1)]
+        return [Section.of_facts("noise", "Noise", NOISE, rows)]
+
+    def write(self, folder: Path) -> None:
+        """No files of its own."""

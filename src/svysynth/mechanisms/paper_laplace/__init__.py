@@ -1,0 +1,1 @@
+"""The paper's Laplace noise, for comparison."""

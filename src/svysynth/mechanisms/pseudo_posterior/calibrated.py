@@ -1,0 +1,127 @@
+"""Calibrated: a survey's model, calibrated to ε, from which synthetic surveys are drawn in Python.
+
+What it gives is what a release with the same random numbers gives: the same draws, corrected and rounded alike. It
+charges no budget; `pipeline.release` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from svysynth.core.errors import SurveyError, require_type
+from svysynth.core.spec import ModelSpec, PrivacySpec, Scheme
+from svysynth.core.streams import Streams
+from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.findings import refuse
+from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone, public_part, undo_weights
+from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
+from svysynth.mechanisms.suitability import judge_calibration, judge_weights, refuse_misfit, refuse_unsuitable
+from svysynth.models.base import Model, Parameters, make_records
+from svysynth.models.synthesis import make_synthetic, released_draws, synthesize_draws
+from svysynth.privacy.release import MICRODATA_DIGITS
+from svysynth.survey.survey import Survey
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A survey's model, calibrated to ε: what `synthesize` draws from."""
+
+    survey: Survey
+    calibration: Calibration
+    streams: Streams
+    scheme: Scheme = "inverse"
+
+    def undo_weights(self, progress: Progress = lambda _: None) -> Undone:
+        """The m draws, with what weights do to them undone; that costs no privacy (docs/privacy.md)."""
+        found, fit = self.calibration, self.calibration.fit
+        draws, public = released_draws(fit, found.datasets), public_part(fit.records)
+        return undo_weights(
+            fit.model, draws, public, found.epsilon, found.datasets, self.streams, self.scheme, fit.size, progress
+        )
+
+    @cached_property
+    def _corrected_draws(self) -> tuple[Parameters, ...]:
+        return self.undo_weights().draws
+
+    def __repr__(self) -> str:
+        found = self.calibration
+        target = f"calibrated to ε = {found.epsilon:g} for {found.datasets} data sets"
+        return f"{found.fit.model.name} {target}: confidential, and not charged to a budget"
+
+    def synthesize(
+        self,
+        digits: int | None = MICRODATA_DIGITS,
+        draws: Sequence[Parameters] | None = None,
+        *,
+        correction: bool = True,
+    ) -> Synthetic:
+        """The m synthetic surveys of a release. The same ones each time: more would cost more of the budget.
+
+        `correction` is the spec's `privacy.correction`: without it the draws are the paper's. `draws` are used instead
+        where they are given. `digits` are significant ones to round to; None does not round.
+        """
+        fit = self.calibration.fit
+        if draws is None:
+            draws = self._corrected_draws if correction else released_draws(fit, self.calibration.datasets)
+        surveys = synthesize_draws(fit.model, fit.records, draws, self.survey, self.streams, digits)
+        return make_synthetic(surveys, fit.model)
+
+
+def calibrate(
+    model: Model,
+    survey: Survey,
+    epsilon: float,
+    datasets: int = 3,
+    *,
+    formula: str | None = None,
+    scheme: Scheme = "inverse",
+    draws: int = 1000,
+    streams: Streams | None = None,
+    progress: Progress = lambda _: None,
+) -> Calibrated:
+    """Calibrate a model to a survey so that m draws meet the asymptotic guarantee at ε = 2·Δ_α·m.
+
+    A survey whose shape the model cannot have is refused first.
+    """
+    require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
+    _require_model(model)
+    privacy: dict[str, Any] = {"epsilon": epsilon, "datasets": datasets, "scheme": scheme, "draws": draws}
+    PrivacySpec(guarantee="asymptotic", **privacy)
+    ModelSpec(formula=formula)
+    streams = Streams.from_system() if streams is None else streams
+    require_type(streams, Streams, "streams", "leave it out, or use svysynth.Streams.seeded for tests")
+    refuse_unsuitable(model, survey, formula)
+    return calibrate_suitable(model, survey, epsilon, datasets, formula, scheme, draws, streams, progress)
+
+
+def calibrate_suitable(
+    model: Model,
+    survey: Survey,
+    epsilon: float,
+    datasets: int,
+    formula: str | None,
+    scheme: Scheme,
+    draws: int,
+    streams: Streams,
+    progress: Progress,
+) -> Calibrated:
+    """The same of a survey that was examined already; weights α that leave nothing of it are refused."""
+    records = make_records(survey, formula)
+    progress("fitting without weights")
+    start = fit_unweighted(model, records, streams, draws)
+    refuse_misfit(start.fit, survey, streams)
+    found = calibrate_records(model, records, epsilon, datasets, streams, scheme, draws, progress, start)
+    refuse([*judge_calibration(found), *judge_weights(found, survey)])
+    return Calibrated(survey, found, streams, scheme)
+
+
+def _require_model(model: Model) -> None:
+    if isinstance(model, type) or not all(hasattr(model, name) for name in ("name", "statistics", "synthesize")):
+        kind = f"class {model.__name__}" if isinstance(model, type) else f"type '{type(model).__name__}'"
+        remedy = "give svysynth.FBS(), svysynth.FBP() or a svysynth.NumPyroModel"
+        raise SurveyError("spec", "the model", f"is of the {kind}", remedy)

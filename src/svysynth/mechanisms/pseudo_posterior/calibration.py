@@ -1,0 +1,316 @@
+"""Calibration: the weights α that bring the pseudo posterior to a stated ε (paper §1.4.1).
+
+The target is Δ_α ≤ ε/(2m), no more than 2% below. Every trial is a refit with the same random numbers, so that Δ_α
+moves smoothly with the scheme's constant c. Where it jumps all the same, because one extreme draw comes or goes, other
+random numbers are tried, and in the end the best trial on the private side counts: never one above the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from svysynth.core.column_storage import Column, derive
+from svysynth.core.engine import map_blocks
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Floats
+from svysynth.core.outline import outlined
+from svysynth.core.spec import Scheme
+from svysynth.core.streams import Streams
+from svysynth.mechanisms.pseudo_posterior.record_bounds import (
+    inverse_weights,
+    linear_weights,
+    record_bounds,
+    reweighted,
+    summarize_bounds,
+    weigh,
+)
+from svysynth.models.base import Model, Records
+from svysynth.models.sampler import Fit, fit
+
+TOLERANCE = 0.02
+AIM = 0.99
+"""Where in the band from 1 − TOLERANCE to 1 of the target a trial aims."""
+RISE = 0.55
+"""How far Δ_α usually ends above c with inverse weights: they narrow the fitted spread, which raises its peak."""
+MOST_REFITS = 16
+"""Two or three are usual, and 8 were enough in 200 calibrations with inverse weights (docs/studies.md)."""
+LARGEST_LEVEL, SMALLEST_SPREAD = 100.0, 1e-3
+"""Of the transformed outcome, for which the models' priors are made: their coefficients and spreads are about 10 at
+most. Logarithms of amounts lie far within, outcomes in dollars far beyond."""
+STRETCH = 4
+"""Refits with the same random numbers. Where Δ_α jumps over the target with them, others are tried."""
+
+Progress = Callable[[str], None]
+Found = TypeVar("Found")
+
+
+@outlined
+@dataclass(frozen=True)
+class Trial:
+    """One refit: the constant that was tried, and what it gave."""
+
+    constant: float
+    largest_bound: float
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Unweighted:
+    """The fit with α = 1 and its records' bounds: where calibration starts, whatever the target."""
+
+    fit: Fit
+    bounds: Column
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A fit whose largest weighted bound meets the target, and the way there."""
+
+    fit: Fit
+    bounds: Column
+    """Unweighted bounds of the fit with α = 1."""
+    weighted_bounds: Column
+    """α_i·max|ll_i| under the final fit."""
+    largest_bound: float
+    """Δ_α of the final fit."""
+    target: float
+    epsilon: float
+    datasets: int
+    trials: tuple[Trial, ...]
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A fit that is asked for, and the bounds of its records."""
+
+    model: Model
+    records: Records
+    alpha: Column
+    streams: Streams
+    draws: int
+    label: str = "fit"
+    """Names the random numbers."""
+    name: str = "bounds"
+    """Of the column of bounds, where the records are on disk."""
+
+
+Answer = tuple[Fit, Column]
+"""The fit that was ordered, and its records' bounds, unweighted."""
+Steps = Generator[Order, Answer, Found]
+"""Work that orders one fit after another: who carries the orders out may do those of many such works together."""
+
+
+def carry_out(steps: Steps[Found]) -> Found:
+    """Fit what is ordered, as it is ordered."""
+    try:
+        order = next(steps)
+        while True:
+            try:
+                found = fit(order.model, order.records, order.alpha, order.streams, order.draws, order.label)
+                answer = found, record_bounds(found, order.name)
+            except SurveyError as error:
+                order = steps.throw(error)
+            else:
+                order = steps.send(answer)
+    except StopIteration as done:
+        result: Found = done.value
+        return result
+
+
+def calibrate_records(
+    model: Model,
+    records: Records,
+    epsilon: float,
+    datasets: int,
+    streams: Streams,
+    scheme: Scheme = "inverse",
+    draws: int = 1000,
+    progress: Progress = lambda _: None,
+    start_from: Unweighted | None = None,
+) -> Calibration:
+    """Find the weights for which m draws cost ε, and the fit with them.
+
+    `start_from` spares the first fit where several targets are met with the same random numbers.
+    """
+    progress("fitting without weights")
+    start_from = start_from or fit_unweighted(model, records, streams, draws)
+    return carry_out(calibration_steps(start_from, epsilon, datasets, streams, scheme, draws, progress))
+
+
+def fit_unweighted(model: Model, records: Records, streams: Streams, draws: int = 1000) -> Unweighted:
+    """The fit with α = 1, and the bounds of its records."""
+    return carry_out(unweighted_steps(model, records, streams, draws))
+
+
+def unweighted_steps(model: Model, records: Records, streams: Streams, draws: int = 1000) -> Steps[Unweighted]:
+    """The way to the fit with α = 1."""
+    found, bounds = yield Order(model, records, derive(np.ones_like, records.t), streams, draws)
+    first = trusted(found)
+    if not summarize_bounds(bounds, records.engine).any_finite:
+        raise SurveyError("data", "the model", "gives no record a finite likelihood", "check outcome and weights")
+    return Unweighted(first, bounds)
+
+
+def calibration_steps(
+    start_from: Unweighted,
+    epsilon: float,
+    datasets: int,
+    streams: Streams,
+    scheme: Scheme = "inverse",
+    draws: int = 1000,
+    progress: Progress = lambda _: None,
+    inverse: Callable[..., Floats] = inverse_weights,
+) -> Steps[Calibration]:
+    """The way from the unweighted fit to one that meets the target.
+
+    A study has constants of its own in the weights of the scheme `inverse`.
+    """
+    target = epsilon / (2 * datasets)
+    first, bounds = start_from.fit, start_from.bounds
+    model, records = first.model, first.records
+    found = summarize_bounds(bounds, records.engine)
+    if found.all_finite and found.largest <= target:
+        only = Trial(float("inf"), found.largest)
+        return Calibration(first, bounds, bounds, found.largest, target, epsilon, datasets, (only,))
+
+    weights: Callable[[float], Column]
+    if scheme == "reweighted":
+        alpha = derive(partial(inverse_weights, c=target), bounds)
+        base, base_bounds = yield Order(model, records, alpha, streams, draws, name="base-bounds")
+        largest = _largest(trusted(base).alpha, base_bounds, records)
+        if not 0 < largest < np.inf:
+            problem = "weighted down for it, the records leave the model without a finite bound"
+            raise SurveyError("spec", "privacy.epsilon", problem, _remedies(scheme))
+        weights = lambda c: derive(partial(reweighted, k=c, largest=largest), alpha, base_bounds)  # noqa: E731
+        start = 0.95
+    elif scheme == "linear":
+        limits = found.smallest, found.largest
+        weights = lambda c: derive(partial(linear_weights, c=c, limits=limits), bounds)  # noqa: E731
+        start = 4 * AIM * target / max(found.largest, target)
+    else:
+        weights = lambda c: derive(partial(inverse, c=c), bounds)  # noqa: E731
+        start = max(target - RISE, target / 2)
+
+    trials, best = yield from _search(start_from, weights, start, target, scheme, streams, draws, progress)
+    weighted = derive(weigh, best[0].alpha, best[1])
+    return Calibration(best[0], bounds, weighted, best[2], target, epsilon, datasets, trials)
+
+
+def _search(
+    start_from: Unweighted,
+    weights: Callable[[float], Column],
+    start: float,
+    target: float,
+    scheme: Scheme,
+    streams: Streams,
+    draws: int,
+    progress: Progress,
+) -> Steps[tuple[tuple[Trial, ...], tuple[Fit, Column, float]]]:
+    """Move c by the ratio of the aim to what was found, then by secants of log Δ_α against log c.
+
+    Gives back all trials, and of the best its fit, its bounds and Δ_α.
+    """
+    model, records = start_from.fit.model, start_from.fit.records
+    trials: list[Trial] = []
+    best: tuple[Fit, Column, float] | None = None
+    untrusted: list[str] = []
+    c = start
+    for number in range(MOST_REFITS):
+        progress(f"refit {number + 1}")
+        alpha = weights(c)
+        stretch = number // STRETCH
+        label = f"fit {stretch}" if stretch else "fit"
+        found, bounds = yield Order(model, records, alpha, streams, draws, label, f"bounds-{number}")
+        largest = _largest(alpha, bounds, records)
+        trials.append(Trial(c, largest))
+        if largest <= target and not found.verdict.passed:
+            untrusted = found.verdict.complaints
+        elif largest <= target and (best is None or largest > best[2]):
+            best = found, bounds, largest
+        if best is not None and best[2] >= (1 - TOLERANCE) * target:
+            break
+        c = _next_constant(trials[stretch * STRETCH :], AIM * target)
+    if best is not None:
+        return tuple(trials), best
+    why = f", and where they were small enough {'; '.join(untrusted)}" if untrusted else ""
+    problem = f"no weights were found for it in {MOST_REFITS} refits{why}"
+    raise _off_scale(records, problem) or SurveyError("spec", "privacy.epsilon", problem, _remedies(scheme))
+
+
+def _largest(alpha: Column, bounds: Column, records: Records) -> float:
+    """Δ_α: infinite where a record with weight has a log-likelihood that is not finite in some draw."""
+    found = summarize_bounds(derive(weigh, alpha, bounds), records.engine)
+    return found.largest if found.all_finite else float("inf")
+
+
+def _remedies(scheme: Scheme) -> str:
+    other = "" if scheme == "inverse" else ", or the scheme 'inverse'"
+    return f"use a larger epsilon or fewer datasets, or more privacy.draws{other}"
+
+
+def _next_constant(trials: list[Trial], aim: float) -> float:
+    """The root of log Δ_α(c) − log aim along the last two trials, between the trials that enclose it."""
+    last = trials[-1]
+    low = max((trial.constant for trial in trials if trial.largest_bound < aim), default=0.0)
+    high = min((trial.constant for trial in trials if trial.largest_bound > aim), default=np.inf)
+    if not 0 < last.largest_bound < np.inf:  # nothing to go by but the direction
+        step = np.log(3) if last.largest_bound == 0 else -np.log(3)
+    else:
+        step = np.clip(np.log(aim / last.largest_bound) / _slope(trials), -np.log(3), np.log(3))
+    proposed = float(last.constant * np.exp(step))
+    if low < proposed < high or not low < high:
+        return proposed
+    if low == 0 or high == np.inf:
+        return high / 3 if low == 0 else 3 * low
+    return float(np.sqrt(low * high))
+
+
+def _slope(trials: list[Trial]) -> float:
+    """Of log Δ_α against log c, along the last two trials where both say something."""
+    if len(trials) < 2 or not 0 < trials[-2].largest_bound < np.inf:
+        return 0.9
+    last, before = trials[-1], trials[-2]
+    run = np.log(last.constant / before.constant)
+    return float(np.clip(np.log(last.largest_bound / before.largest_bound) / run, 0.3, 3.0)) if run else 0.9
+
+
+def trusted(found: Fit) -> Fit:
+    """The fit, if its diagnostics pass; a fit that fails is never released."""
+    if not found.verdict.passed:
+        problem = "; ".join(found.verdict.complaints)
+        remedy = "use more draws (privacy.draws), a simpler model.formula, or a larger epsilon"
+        raise _off_scale(found.records, problem) or SurveyError("data", "the posterior draws", problem, remedy)
+    return found
+
+
+def _off_scale(records: Records, symptom: str) -> SurveyError | None:
+    """The error of a fit that fails because the outcome is not on a scale for which the priors are made."""
+    sums = map_blocks(records.engine, _BlockMoments(records.t), len(records))
+    mean, square = np.sum(sums, axis=0) / len(records)
+    spread = float(np.sqrt(max(square - mean**2, 0.0)))
+    if np.sqrt(square) > LARGEST_LEVEL:
+        cause = "its numbers are far larger than the model's priors expect"
+        remedy = "use survey.transform = 'log' for amounts, or larger units (thousands or millions, say)"
+    elif spread < SMALLEST_SPREAD:
+        cause = "its numbers vary far less than the model's priors expect"
+        remedy = "use survey.transform = 'log' for amounts, or smaller units"
+    else:
+        return None
+    return SurveyError("data", "the outcome as transformed", f"{cause}, so that {symptom}", remedy)
+
+
+@outlined
+@dataclass(frozen=True)
+class _BlockMoments:
+    t: Column
+
+    def __call__(self, piece: slice) -> tuple[float, float]:
+        t = self.t[piece]
+        return float(np.sum(t)), float(np.sum(t * t))

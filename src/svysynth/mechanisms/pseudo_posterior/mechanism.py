@@ -1,0 +1,197 @@
+"""The pseudo posterior, `fbs` and `fbp` with the guarantee `asymptotic`: the paper's mechanism (§1.4, §2).
+
+A model is fitted, records are weighted down by α until ε holds for m draws, and each draw becomes a synthetic survey;
+`calibrated.py` has the steps. Fit and weights look at the data before the charge, which is one reason why the promise
+is asymptotic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec
+from svysynth.core.streams import Streams
+from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.base import (
+    TABLES_AND_REPORT,
+    Further,
+    Grid,
+    Made,
+    Mechanism,
+    Pay,
+    Progress,
+    Remade,
+    Roles,
+    Try,
+)
+from svysynth.mechanisms.findings import Finding, no_public_weights
+from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
+from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate_suitable
+from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
+from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
+from svysynth.mechanisms.suitability import Examined, examine_model
+from svysynth.mechanisms.synthetic_files import file_names, remake_tables
+from svysynth.models.base import Model, make_records
+from svysynth.models.fbp import FBP
+from svysynth.models.fbs import FBS
+from svysynth.models.synthesis import make_synthetic, synthesize_surveys
+from svysynth.privacy.guarantee import Guarantee, asymptotic
+from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
+from svysynth.survey.design import Design
+from svysynth.survey.on_disk import undivided_design
+from svysynth.survey.survey import Survey
+
+MODELS: dict[str, Callable[[ModelSpec, bool], Model]] = {
+    "fbs": lambda model, weight_public: FBS(weight_public=weight_public),
+    "fbp": lambda model, weight_public: FBP(smoothing=model.smoothing),
+}
+TITLES = {
+    "fbs": "FBS: synthetic data from a model of the observed sample",
+    "fbp": "FBP: synthetic data from a model of the population and of the sampling",
+}
+WITH_PUBLIC_WEIGHTS = ("fbs",)
+"""The models that have a form for weights that are public."""
+ONE_FILE = Finding(
+    "privacy.datasets",
+    "one synthetic file is asked for",
+    "its standard errors have no part for the draw that it was made from, and are too small",
+    "use 3 or more",
+    stops=False,
+)
+
+
+def make_model(name: str, model: ModelSpec, weight_public: bool = False) -> Model:
+    """The model of that name, as a spec asks for it."""
+    return MODELS[name](model, weight_public)
+
+
+class PseudoPosterior(Mechanism):
+    """Synthetic surveys from draws of a weighted posterior, and tables from them."""
+
+    packages = ("jax", "blackjax")
+    stated = ("scheme", "draws", "correction")
+    modelled = True
+
+    def title(self, name: str) -> str:
+        """For the public report."""
+        return TITLES[name]
+
+    def find_public(self, spec: Spec) -> list[Finding]:
+        """Public weights that the model has no form for, and too few files."""
+        privacy = _privacy(spec)
+        found = [] if privacy.mechanism in WITH_PUBLIC_WEIGHTS else no_public_weights(spec)
+        return [*found, *([ONE_FILE] if privacy.datasets == 1 else [])]
+
+    def undivided(self, spec: Spec) -> str | None:
+        """All but public weights, replicates and what they need is put together from parts."""
+        return "survey.weight_public" if spec.survey.weight_public else undivided_design(spec)
+
+    def reads(self, spec: Spec) -> SurveySpec:
+        """As it is."""
+        return spec.survey
+
+    def check(self, survey: Survey, spec: Spec) -> None:
+        """Tables that cannot be made: synthetic surveys have the strata but not the clusters. And a total is needed."""
+        bare = replace(survey, design=Design(survey.design.weight, survey.design.strata))
+        rules = self.synthetic((bare,), _privacy(spec).mechanism, spec.model)
+        # there are no drawn weights yet
+        estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})
+        rules.tabulate_all(spec.requested_tables, estimation)
+        if survey.population_total is None and not survey.weight_public:
+            remedy = "declare the published figure that released weights are scaled to"
+            raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
+
+    def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
+        """Whether the model can have the shape of these data; what the promise does not cover may stop a release."""
+        own = examine_model(survey, spec.model.formula, spec.requested_tables, direct)
+        advice = (finding for finding in self.find_public(spec) if not finding.stops)
+        return replace(own, findings=(*advice, *own.findings))
+
+    def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
+        """The paper's: ε = 2·Δ_α·m for a respondent blanked out."""
+        return asymptotic(
+            privacy.mechanism,
+            privacy.epsilon,
+            privacy.datasets,
+            transform=survey.transform,
+            draws=privacy.draws or 0,
+            **vars(Roles.of(survey)),
+        )
+
+    def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
+        """Calibrate, pay, draw, and make tables from the synthetic surveys."""
+        privacy = _privacy(spec)
+        model = make_model(privacy.mechanism, spec.model, survey.weight_public)
+        choices = privacy.epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
+        found = calibrate_suitable(model, survey, *choices, streams, progress)
+        guarantee = self.guarantee(spec.survey, privacy)
+        paid = pay(guarantee)
+        undone = None
+        if privacy.correction:
+            progress("undoing what weights do")
+            undone = found.undo_weights(progress)
+        synthetic = found.synthesize(draws=undone.draws if undone else None, correction=False)
+        progress("making tables")
+        tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
+        evidence = CalibrationEvidence(found.calibration)
+        return Made(guarantee, paid, synthetic, tables, evidence, (_weighting_note(undone),))
+
+    def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
+        """By the rules of the model."""
+        return make_synthetic(surveys, make_model(name, model))
+
+    def public_files(self, manifest: Manifest) -> tuple[str, ...]:
+        """Tables, a report and the synthetic files."""
+        return (*TABLES_AND_REPORT, *file_names(manifest.privacy.datasets, manifest.survey.records))
+
+    def remake(self, public: Path, manifest: Manifest) -> Remade | None:
+        """From the synthetic files, which are looked at on the way."""
+        rules = self.synthetic((), manifest.privacy.mechanism, manifest.model or ModelSpec())
+        return Remade(remake_tables(public, manifest, rules), "synthetic files", manifest.privacy.datasets)
+
+    def further(self, public: Path, manifest: Manifest) -> Further | None:
+        """Each further file is another draw from a posterior of the confidential data, and costs ε."""
+        return None
+
+    def tries(
+        self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
+    ) -> Iterator[Try]:
+        """The model is fitted once for each Δ = ε/(2m), and the fit serves every (ε, m) that shares it."""
+        privacy, model = _privacy(spec), make_model(name, spec.model)
+        records = make_records(survey, spec.model.formula)
+        progress(f"{name}: fitting without weights")
+        start = fit_unweighted(model, records, streams, privacy.draws)
+        fits: dict[float, Calibration | None] = {}
+        for epsilon, count in ((epsilon, count) for epsilon in grid.epsilons for count in grid.datasets):
+            target = epsilon / (2 * count)
+            progress(f"{name}: ε = {epsilon:g}, {count} data sets")
+            if target not in fits:
+                try:
+                    choices = streams, privacy.scheme, privacy.draws
+                    fits[target] = calibrate_records(model, records, 2 * target, 1, *choices, start_from=start)
+                except SurveyError:  # no weights reach this Δ: the point is left out
+                    fits[target] = None
+            calibration = fits[target]
+            if calibration is None:
+                continue
+            surveys = synthesize_surveys(calibration.fit, survey, count * grid.repeats, streams)
+            for repeat in range(grid.repeats):
+                synthetic = make_synthetic(surveys[repeat :: grid.repeats], model)
+                yield epsilon, count, repeat, synthetic.tabulate_all(spec.requested_tables, spec.estimation)
+
+
+def _privacy(spec: Spec) -> PrivacySpec:
+    assert spec.privacy is not None
+    return spec.privacy
+
+
+def _weighting_note(undone: Undone | None) -> str:
+    if undone is not None and undone.known:
+        return "What weighting does to the fitted spread is undone in the draws; that costs no privacy."
+    why = "is left" if undone is None else "could not be found, and is left"
+    return f"What weighting does to the fitted spread {why} in the draws: spreads come out too small."

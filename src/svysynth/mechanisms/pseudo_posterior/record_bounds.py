@@ -1,0 +1,159 @@
+"""Lipschitz bounds of the records, and the weights α made from them (paper §1.4.1).
+
+A record's bound is the largest |log-likelihood| over the draws. The number of draws is part of its definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from svysynth.core.column_storage import Column, compute_column
+from svysynth.core.engine import LOCAL, Engine, map_blocks
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.outline import outlined
+from svysynth.mechanisms.pseudo_posterior.quadratics import device_bounds, make_quadratics, quadratic_bounds
+from svysynth.models.base import Array, Model, Parameters
+from svysynth.models.sampler import Fit
+
+PLAIN_BLOCK = 1024
+"""Records × all draws held in memory at a time, for a model that is not quadratic."""
+REWEIGHTING = 0.95
+
+Bounds = Callable[[Floats, Floats, Integers], Floats]
+"""The bounds of records (t, v, cell): of each by itself, whatever others it comes with, and from any thread."""
+
+
+def record_bounds(fit: Fit, name: str = "bounds") -> Column:
+    """max over the draws of |ll_i|, for each record; infinite where a log-likelihood is not finite.
+
+    Where the records are on disk the bounds are kept beside them, under a name.
+    """
+    records, draws = fit.records, {parameter: np.asarray(value) for parameter, value in fit.draws.items()}
+    blocks = _BlockBounds(fit.model, draws, records.x, records.t, records.v, records.cell)
+    path = records.scratch / name if records.scratch else None
+    return compute_column(records.engine, blocks, len(records), path)
+
+
+@outlined
+@dataclass(frozen=True)
+class _BlockBounds:
+    """The bounds of a block of records. What prepares them is made once in every process."""
+
+    model: Model
+    draws: dict[str, Floats]
+    x: Floats
+    t: Column
+    v: Column
+    cell: Column
+
+    @cached_property
+    def find(self) -> Bounds:
+        return make_bounds(self.model, {name: jnp.asarray(value) for name, value in self.draws.items()}, self.x)
+
+    def __call__(self, piece: slice) -> Floats:
+        return self.find(self.t[piece], self.v[piece], self.cell[piece])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _BlockBounds, (self.model, self.draws, self.x, self.t, self.v, self.cell)
+
+
+def make_bounds(model: Model, draws: Parameters, x: Floats) -> Bounds:
+    """What finds the bounds of records under these draws; x has a row for each cell."""
+    if getattr(model, "quadratic", False):
+        return partial(quadratic_bounds, make_quadratics(model, draws, x))
+    return partial(_plain_bounds, model, draws, x)
+
+
+@partial(jax.jit, static_argnames="model")
+def bounds_together(model: Model, draws: Parameters, x: Array, t: Array, v: Array, cell: Array) -> Array:
+    """The bounds of many surveys under a quadratic model, on JAX's device; the first axis is the survey."""
+    found: Array = jax.vmap(lambda draws, x, *records: device_bounds(make_quadratics(model, draws, x), *records))(
+        draws, x, t, v, cell
+    )
+    return found
+
+
+def _plain_bounds(model: Model, draws: Parameters, x: Floats, t: Floats, v: Floats, cell: Integers) -> Floats:
+    """Every term of every draw; blocks are filled up with copies of the last record, so that one program serves."""
+    bounds = np.empty(len(t))
+    for start in range(0, len(t), PLAIN_BLOCK):
+        position = np.minimum(np.arange(start, start + PLAIN_BLOCK), len(t) - 1)
+        found = _block_bounds(model, draws, t[position], v[position], x[cell[position]])
+        piece = slice(start, start + PLAIN_BLOCK)
+        bounds[piece] = found[: len(bounds[piece])]
+    return bounds
+
+
+@partial(jax.jit, static_argnames="model")
+def _block_bounds(model: Model, draws: Parameters, t: Array, v: Array, x: Array) -> Array:
+    terms = jax.vmap(lambda parameters: model.log_likelihood(parameters, t, v, x))(draws)
+    return jnp.max(jnp.where(jnp.isfinite(terms), jnp.abs(terms), jnp.inf), axis=0)
+
+
+@outlined
+class BoundsSummary(NamedTuple):
+    """What calibration needs to know of all bounds; those that are not finite are left out of the numbers."""
+
+    smallest: float
+    largest: float
+    any_finite: bool
+    all_finite: bool
+
+
+def summarize_bounds(bounds: Column, engine: Engine = LOCAL) -> BoundsSummary:
+    """The range of the bounds, block by block."""
+    blocks = map_blocks(engine, _BlockSummary(bounds), len(bounds))
+    smallest, largest, some, every = zip(*blocks, strict=True)
+    return BoundsSummary(min(smallest), max(largest), any(some), all(every))
+
+
+@outlined
+@dataclass(frozen=True)
+class _BlockSummary:
+    bounds: Column
+
+    def __call__(self, piece: slice) -> BoundsSummary:
+        bounds = self.bounds[piece]
+        finite = bounds[np.isfinite(bounds)]
+        if not len(finite):
+            return BoundsSummary(np.inf, 0.0, any_finite=False, all_finite=False)
+        return BoundsSummary(float(finite.min()), float(finite.max()), True, len(finite) == len(bounds))
+
+
+def weigh(alpha: Floats, bounds: Floats) -> Floats:
+    """α_i·bound_i, whose largest is Δ_α; zero for a record without weight, whatever its bound."""
+    return alpha * np.where(alpha > 0, bounds, 0.0)
+
+
+def inverse_weights(bounds: Floats, c: float, ceiling: float = 1.0, shift: float = 0.0) -> Floats:
+    """α = min(1, c/f): what is at risk beyond c is weighted down to c. Zero where the bound is not finite.
+
+    A study may have another ceiling than 1 and a shift, α = min(ceiling, c/f + shift): the paper scales and shifts.
+    """
+    with np.errstate(divide="ignore"):
+        return np.where(np.isfinite(bounds), np.minimum(ceiling, c / bounds + shift), 0.0)
+
+
+def linear_weights(bounds: Floats, c: float, limits: tuple[float, float]) -> Floats:
+    """α = clip(c·(1 − (f − min f)/(max f − min f)), 0, 1): the authors' own code, with no constant added.
+
+    `limits` are the smallest and the largest finite bound of all records.
+    """
+    finite = np.isfinite(bounds)
+    low, high = limits
+    place = (np.where(finite, bounds, high) - low) / max(high - low, np.finfo(float).tiny)
+    return np.where(finite, np.clip(c * (1 - place), 0.0, 1.0), 0.0)
+
+
+def reweighted(alpha: Floats, bounds: Floats, largest: float, k: float = REWEIGHTING) -> Floats:
+    """α ← clip(k·α·Δ_α/Δ_{α,i}, 0, 1): records below the largest weighted bound Δ_α are given weight back."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        raised = np.clip(k * alpha * largest / (alpha * bounds), 0.0, 1.0)
+    return np.where(alpha > 0, raised, 0.0)

@@ -1,0 +1,146 @@
+"""Microdata: synthetic files by name, what they must hold, and tables made from them again.
+
+Whoever has the public folder can do all of this; verification and the mechanisms that release synthetic files do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from svysynth.core.engine import LOCAL, frame_ranges
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec import Spec, Transform
+from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
+from svysynth.privacy.manifest import Manifest
+from svysynth.privacy.release import MICRODATA_DIGITS, endings, rounded, survey_of_microdata
+from svysynth.survey.files import open_data, read_columns
+from svysynth.survey.formats.base import DataFile
+from svysynth.survey.formats.csv import as_written
+from svysynth.survey.formats.parquet import count_rows, read_rows
+from svysynth.survey.on_disk import is_large, read_large
+from svysynth.survey.survey import Survey, read_survey
+
+AGREEMENT = 1e-8
+"""What is added up again may differ by this fraction: rounded numbers, and floats that depend on the machine."""
+
+
+def file_name(number: int, ending: str) -> str:
+    """What a synthetic file is called; the first is number 1."""
+    return f"microdata-{number}.{ending}"
+
+
+def file_names(datasets: int, records: int) -> tuple[str, ...]:
+    """All synthetic files of a release."""
+    return tuple(file_name(number, ending) for number in range(1, datasets + 1) for ending in endings(records))
+
+
+def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.DataFrame:
+    """Look at the synthetic files, and make the tables again from them by their model's rules."""
+    spec = manifest.spec()
+    numbers = range(1, manifest.privacy.datasets + 1)
+    paths = [public / file_name(number, "parquet") for number in numbers]
+    return combine([_tables_of_microdata(path, manifest, spec, rules) for path in paths], spec.estimation)
+
+
+def read_synthetic(
+    files: Sequence[Any],
+    *,
+    outcome: str,
+    public: str | Sequence[str],
+    strata: str | None = None,
+    transform: Transform = "log",
+    weight_public: bool = False,
+    rules: Rules = "weighted",
+    strata_in_variance: bool = True,
+) -> Synthetic:
+    """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
+
+    The files may be frames. `weight_public` is the spec's; `rules` and `strata_in_variance` are those of the model that
+    the files come from, and the release's report has them.
+    """
+    remedy = "give a list with the paths of all synthetic files of a release"
+    if isinstance(files, str | os.PathLike) or not isinstance(files, Sequence) or not files:
+        raise SurveyError("spec", "read_synthetic", "needs the synthetic files as a list", remedy)
+
+    def read(file: Any, weight: str) -> Survey:
+        return read_survey(
+            file,
+            outcome=outcome,
+            weight=weight,
+            public=public,
+            strata=strata,
+            transform=transform,
+            weight_public=weight_public,
+        )
+
+    if rules == "imputed":  # whose weights are not smoothed
+        return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance)
+    surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
+    both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
+    return Synthetic(tuple(both), rules, strata_in_variance)
+
+
+def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:
+    """The tables of one synthetic file; one that is large is put on disk, as it was when it was made."""
+    file = open_data(path)
+    _check_microdata(file, manifest)
+    with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
+        source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
+        if spec.estimation.variance == "taylor" and is_large(source):
+            labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
+            source = source.model_copy(update={"labels": labels})
+            survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))
+            survey = replace(survey, weight_public=spec.survey.weight_public)
+        else:
+            survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels)
+        return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)
+
+
+def _check_microdata(file: DataFile, manifest: Manifest) -> None:
+    """A synthetic file is the same in both formats, with the rows and the weight that the manifest says."""
+    survey = manifest.survey
+    total, sums = survey.population_total or 0.0, dict.fromkeys((SMOOTHED, UNSMOOTHED), 0.0)
+    as_it_should_be = count_rows(file) == survey.records
+    for rows in frame_ranges(survey.records):
+        frame = read_rows(file, list(file.columns), rows)
+        ids = pl.Series("id", range(rows.start + 1, rows.stop + 1), dtype=frame["id"].dtype)
+        as_it_should_be &= frame["id"].equals(ids) and frame.equals(rounded(frame, MICRODATA_DIGITS))
+        sums = {name: before + float(frame[name].sum()) for name, before in sums.items()}
+    if survey.weight_public:  # kept as they are, whatever they add up to
+        total = sums[UNSMOOTHED]
+    as_it_should_be &= all(math.isclose(found, total, rel_tol=AGREEMENT) for found in sums.values())
+    if as_it_should_be and "csv" in endings(survey.records):
+        as_it_should_be = same_text(file.path.with_suffix(".csv"), read_columns(file, file.columns))
+    if not as_it_should_be:
+        raise wrong(f"has a synthetic file that does not belong to its manifest ({file.path.name})")
+
+
+def same_text(path: Path, frame: pl.DataFrame) -> bool:
+    """Whether a CSV file has what a synthetic file has."""
+    text = as_written(frame)
+    return read_csv(path, text).equals(text.cast({"id": pl.Float64}))
+
+
+def read_csv(path: Path, like: pl.DataFrame, source: str = "synthetic files") -> pl.DataFrame:
+    """A CSV file with the columns and rows of a frame; its numbers are floats."""
+    file = open_data(path)
+    if tuple(file.columns) != tuple(like.columns):
+        raise wrong(f"has other columns in {path.name} than its {source} give")
+    frame = read_columns(file, file.columns)
+    if frame.height != like.height:
+        raise wrong(f"has other rows in {path.name} than its {source} give")
+    numbers = [column for column, dtype in like.schema.items() if dtype.is_numeric()]
+    return frame.with_columns(pl.col(numbers).cast(pl.Float64))
+
+
+def wrong(problem: str) -> SurveyError:
+    """The error of a release that must not go out."""
+    return SurveyError("file", "the release", problem, "do not publish it; release again from the spec")

@@ -1,0 +1,132 @@
+"""Manifest: what a release says of itself, for machines. docs/manifest.schema.json is its published JSON schema.
+
+It holds public facts only: the promise, the public part of the spec, versions, checksums and the ledger's entry. With
+it and the synthetic files anyone can make the tables again (`verification.py` does).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from svysynth.core.members import mechanism_names
+from svysynth.core.spec import (
+    AboutSpec,
+    BoundsSpec,
+    EstimationSpec,
+    ModelSpec,
+    Protected,
+    Scales,
+    Scheme,
+    Spec,
+    StandInSpec,
+    TableSpec,
+    Transform,
+)
+from svysynth.privacy.guarantee import Guarantee
+
+FORMAT = 3
+NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SurveyFacts(_Part):
+    """The public facts of the survey."""
+
+    outcome: str
+    transform: Transform
+    weight: str
+    weight_public: bool
+    """Whether the weights are declared public, and kept as they are."""
+    strata: str | None
+    public: tuple[str, ...]
+    where: str | None
+    """The condition that says which records take part; None where all do."""
+    universe: tuple[str, ...]
+    """Columns that it may look at besides those that are published."""
+    levels: dict[str, tuple[str, ...]]
+    population_total: float | None
+    records: int
+    """How many there are; where whole records are protected, with noise."""
+
+
+def _released_mechanism(name: str) -> str:
+    if name not in mechanism_names(released=True):
+        raise ValueError("is not a mechanism that is released")
+    return name
+
+
+def _mechanism_schema() -> dict[str, Any]:
+    return {"type": "string", "enum": list(mechanism_names(released=True))}
+
+
+class PrivacyFacts(_Part):
+    """The spec's privacy part."""
+
+    mechanism: Annotated[str, AfterValidator(_released_mechanism), WithJsonSchema(_mechanism_schema())]
+    epsilon: float
+    datasets: int
+    guarantee: Literal["asymptotic", "global"]
+    protect: Protected
+    scales: Scales | None
+    constants: StandInSpec | None
+    """The public constants that give the scales, where `scales` says so."""
+    scheme: Scheme | None
+    draws: int | None
+    bounds: BoundsSpec | None
+    correction: bool | None
+
+
+class Rounding(_Part):
+    """Significant digits of the published numbers."""
+
+    microdata: int
+    tables: int
+
+
+class LedgerEntry(_Part):
+    """The entry that paid for the release."""
+
+    ledger: str
+    entry: int
+    hash: Hash
+
+
+class Manifest(_Part):
+    """The whole."""
+
+    format: Literal[3]
+    created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    warning: str | None
+    about: AboutSpec
+    guarantee: Guarantee
+    statement: tuple[str, str]
+    """The guarantee in two sentences."""
+    privacy: PrivacyFacts
+    survey: SurveyFacts
+    model: ModelSpec | None
+    estimation: EstimationSpec
+    tables: tuple[TableSpec, ...]
+    rounding: Rounding
+    notes: tuple[str, ...]
+    versions: dict[str, str]
+    files: dict[str, Hash]
+    """SHA-256 of every other public file."""
+    ledger: LedgerEntry | None
+    """None where the release had a seed: nothing was charged."""
+
+    def to_json(self) -> str:
+        """The manifest as it is published."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def spec(self) -> Spec:
+        """As much of the spec as making the tables again needs."""
+        roles = ("outcome", "weight", "weight_public", "transform", "strata", "public", "population_total")
+        survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in roles}
+        return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

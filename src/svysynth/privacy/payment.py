@@ -1,0 +1,116 @@
+"""Payment: how a run meets its ledger. What is due is checked first, then charged; what was refused is recorded.
+
+A run looks for releases beside its own folder: a ledger that lacks the entry of one of them was put back from a copy,
+and is charged no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from svysynth.core.accounting import millionths
+from svysynth.core.errors import SurveyError, is_plain
+from svysynth.core.spec import PrivacySpec
+from svysynth.privacy.budgets import BudgetState
+from svysynth.privacy.fingerprint import fingerprint
+from svysynth.privacy.guarantee import Guarantee
+from svysynth.privacy.ledger import Charge, charge, fingerprint_key, record_refusal, show, verify_own
+from svysynth.privacy.tamper_marks import Anchor, read_seal
+from svysynth.survey.survey import Survey
+
+ANCHOR = "anchor.json"
+"""The file beside public/ and internal/ that names the release's entry in the ledger."""
+
+
+def check_budget(privacy: PrivacySpec, guarantee: Guarantee, folder: Path) -> None:
+    """Stop before the long work if the release could not be paid for."""
+    if privacy.budget is None:
+        remedy = "name the population's budget, and open it once with `svysynth ledger open SPEC --total EPSILON`"
+        raise SurveyError("spec", "privacy.budget", "is not declared", remedy)
+    states = {(state.name, state.accounting): state for state in show(privacy.ledger)}
+    state = states.get((privacy.budget, privacy.accounting))
+    place = f"budget '{privacy.budget}'"
+    if state is None:
+        remedy = "open it once with `svysynth ledger open SPEC --total EPSILON`, or correct privacy.budget"
+        raise SurveyError("spec", place, f"is not open for {privacy.accounting} in '{privacy.ledger.name}'", remedy)
+    if state.left < millionths(guarantee.charged or 0.0):
+        remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
+        raise SurveyError("spec", place, "has less left than privacy.epsilon asks for", remedy)
+    _verify_beside(privacy.ledger, folder)
+
+
+def pay(privacy: PrivacySpec, folder: Path, survey: Survey, guarantee: Guarantee) -> Charge:
+    """Charge what a guarantee promises; when it returns, the charge is on disk and stays spent."""
+    _verify_beside(privacy.ledger, folder)  # again, as the fit may have taken hours
+    found = fingerprint(survey, fingerprint_key(privacy.ledger))
+    due = guarantee.charged or 0.0
+    return charge(privacy.ledger, privacy.budget or "", due, _purpose(folder), guarantee.accounting, found)
+
+
+def budget_after(paid: Charge) -> BudgetState:
+    """Where the budget stands that was charged."""
+    states = show(paid.ledger)
+    return next(state for state in states if (state.name, state.accounting) == (paid.budget, paid.accounting))
+
+
+@contextlib.contextmanager
+def refusals_recorded(privacy: PrivacySpec, folder: Path, paid: list[Charge]) -> Iterator[None]:
+    """Record in the ledger what is refused in this block, which looks at confidential data, while nothing is paid.
+
+    A refusal depends on the data, and whoever sees it learns something: the record is there for who reviews releases.
+    It names the place and nothing else. Files that cannot be read or written are no such refusal.
+    """
+    try:
+        yield
+    except SurveyError as error:
+        if not paid and error.kind != "file" and privacy.budget is not None:
+            with contextlib.suppress(SurveyError):  # the first error is the one to show
+                record_refusal(privacy.ledger, privacy.budget, privacy.accounting, _purpose(folder), error.place)
+        raise
+
+
+def _verify_beside(ledger: Path, folder: Path) -> None:
+    """Stop where a release beside this one was charged to this ledger, and the ledger does not know it."""
+    seal = read_seal(ledger.resolve())
+    found = []
+    for path in _anchor_files(folder):
+        anchor = _read_anchor(path)
+        if anchor is None and not _names_ledger(path.parent, ledger):
+            continue  # some other file of that name
+        if anchor is None:
+            remedy = "put it back as it was written, or keep that release elsewhere"
+            raise SurveyError("file", f"anchor of '{path.parent.name}'", "cannot be read", remedy)
+        found.append(anchor)
+        if seal and anchor.ledger != seal.ledger and _names_ledger(path.parent, ledger):
+            problem = f"is not the one that the release '{path.parent.name}' beside was charged to, under the same name"
+            remedy = "put the old ledger back, or keep the releases that were charged to it elsewhere"
+            raise SurveyError("file", f"ledger '{ledger.name}'", problem, remedy)
+    verify_own(ledger, found)
+
+
+def _anchor_files(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [path for path in sorted(folder.absolute().parent.glob(f"*/{ANCHOR}")) if path.is_file()]
+    return []
+
+
+def _read_anchor(path: Path) -> Anchor | None:
+    """The anchor in a file, or None where it has none."""
+    with contextlib.suppress(OSError, UnicodeDecodeError, SurveyError):
+        return Anchor.from_json(path.read_text(encoding="utf-8"))
+    return None
+
+
+def _names_ledger(release: Path, ledger: Path) -> bool:
+    """Whether the internal folder of a release says that it was charged to a ledger of this path."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        named = json.loads((release / "internal/run.json").read_text(encoding="utf-8")).get("ledger")
+        return Path(str(named)) == ledger.resolve()
+    return False
+
+
+def _purpose(folder: Path) -> str:
+    return folder.name[:200].strip() if is_plain(folder.name) and folder.name.strip() else "release"

@@ -1,0 +1,151 @@
+"""Release: what may leave the house. It cannot be made without a charge, and is all that the public writers accept.
+
+Everything in it is made from synthetic surveys or noisy sums and from public facts. Numbers are rounded to a stated
+grid, so that no digit says more than was paid for: the tables are computed from the rounded microdata, and can be
+computed again from them by anyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from svysynth.core.accounting import millionths
+from svysynth.core.outline import outlined
+from svysynth.core.spec import Spec, TableSpec
+from svysynth.estimation.combining import SMOOTHED
+from svysynth.privacy.guarantee import Guarantee
+from svysynth.privacy.ledger import Charge
+from svysynth.privacy.tamper_marks import Anchor
+from svysynth.survey.design import Design
+from svysynth.survey.survey import Survey
+
+MICRODATA_DIGITS = 8
+TABLE_DIGITS = 10
+"""Significant digits of what is published."""
+PREVIEW = 1_000_000
+"""Rows of a synthetic file that reports look at."""
+MOST_RECORDS_AS_TEXT = 1_000_000
+COUNTS = ("id", "n")
+"""Columns that are whole numbers already."""
+STAMP = "NOT-FOR-RELEASE-"
+"""What the names of public files begin with where the run had a seed."""
+
+
+@dataclass(frozen=True)
+class NotCharged:
+    """Stands in for the charge of a run with a seed: nothing was paid, and nothing of it may be published."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Tables, the synthetic files they were made from, and what is promised about both."""
+
+    charge: Charge | NotCharged
+    guarantee: Guarantee
+    spec: Spec
+    levels: Mapping[str, Sequence[str]]
+    """The labels of every public column, in order."""
+    records: int
+    tables: pl.DataFrame
+    microdata: tuple[Survey, ...] = ()
+    """The synthetic surveys, on the grid of what is published."""
+    notes: tuple[str, ...] = ()
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
+    """Further public files that the mechanism gives out, by name."""
+    created: date = field(default_factory=date.today)
+
+    def __post_init__(self) -> None:
+        promised = self.guarantee.charged
+        if not isinstance(self.charge, Charge | NotCharged) or promised is None or self.guarantee.kind == "none":
+            raise TypeError("a release needs a guarantee and the charge that paid for it")
+        if isinstance(self.charge, Charge) and self.charge.accounting != self.guarantee.accounting:
+            raise ValueError("the charge is of another kind than the promise")
+        if isinstance(self.charge, Charge) and self.charge.millionths < millionths(promised):
+            raise ValueError("the charge does not cover what is promised")
+        if len(self.microdata) != self.guarantee.datasets:
+            raise ValueError("the guarantee is for another number of synthetic files")
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the run had a seed, which undoes the protection."""
+        return isinstance(self.charge, NotCharged)
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The ledger's entry that paid for the release."""
+        return self.charge.anchor if isinstance(self.charge, Charge) else None
+
+    def file_name(self, name: str) -> str:
+        """What a public file is called: a run with a seed has its stamp in every name."""
+        return f"{STAMP}{name}" if self.seeded else name
+
+    @property
+    def title(self) -> str:
+        """What the release is called."""
+        return self.spec.about.title or f"{self.spec.survey.outcome} by {', '.join(self.spec.survey.public)}"
+
+    @cached_property
+    def previews(self) -> tuple[pl.DataFrame, ...]:
+        """Each synthetic file as it is published; of a large one, rows from all over it."""
+        return tuple(_preview(survey) for survey in self.microdata)
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The formats of the synthetic files."""
+        return endings(self.records)
+
+    @property
+    def requested_tables(self) -> tuple[TableSpec, ...]:
+        """The tables it has."""
+        return self.spec.requested_tables
+
+
+def rounded(frame: pl.DataFrame, digits: int) -> pl.DataFrame:
+    """Every number to so many significant digits."""
+    numbers = [name for name, dtype in frame.schema.items() if dtype.is_float() and name not in COUNTS]
+    return frame.with_columns(pl.col(numbers).round_sig_figs(digits))
+
+
+def endings(records: int) -> tuple[str, ...]:
+    """The formats of synthetic files with so many records; beyond some number text would serve nobody."""
+    return ("parquet", "csv") if records <= MOST_RECORDS_AS_TEXT else ("parquet",)
+
+
+def microdata(survey: Survey, start: int, stop: int) -> pl.DataFrame:
+    """Some rows of a synthetic survey as they are published: labels as text, and ids that say nothing."""
+    return as_published(survey.rows(start, stop).frame, start)
+
+
+def _preview(survey: Survey) -> pl.DataFrame:
+    rows = np.arange(min(len(survey), PREVIEW)) * len(survey) // min(len(survey), PREVIEW)
+    return as_published(survey.sample(rows).frame, 0)
+
+
+def as_published(frame: pl.DataFrame, start: int) -> pl.DataFrame:
+    """Rows of a synthetic survey, of which the first has so many before it, with labels as text and with ids."""
+    labels = [name for name, dtype in frame.schema.items() if not dtype.is_float()]
+    return frame.with_columns(pl.col(labels).cast(pl.String)).with_row_index("id", offset=start + 1)
+
+
+def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Sequence[str]]) -> Survey:
+    """The survey that a published synthetic file holds, for making tables from it again."""
+    strata = spec.survey.strata
+    columns = dict(levels)
+    if strata and strata not in columns:
+        columns[strata] = frame[strata].unique().sort().to_list()
+    return Survey(
+        frame.drop("id").with_columns(pl.col(name).cast(pl.Enum(list(labels))) for name, labels in columns.items()),
+        spec.survey.outcome,
+        Design(SMOOTHED, strata),
+        spec.survey.public,
+        spec.survey.transform,
+        spec.survey.population_total,
+        weight_public=spec.survey.weight_public,
+    )

@@ -1,0 +1,1 @@
+"""What goes out and what does not: folders, reports, verdict, verification."""

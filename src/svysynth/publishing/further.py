@@ -1,0 +1,93 @@
+"""Post-processing: further synthetic files and other tables from a release's public folder, for anybody who has it.
+
+What a release from noisy sums published holds all that was measured, so that whatever is made from it costs nothing: no
+ledger is asked, nothing is charged, and the promise covers it. Other releases have no more to give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.hidden_folders import in_hiding
+from svysynth.core.spec import Statistic
+from svysynth.estimation.combining import Synthetic
+from svysynth.estimation.tables import make_table
+from svysynth.mechanisms.base import Further, mechanism_of
+from svysynth.mechanisms.synthetic_files import wrong
+from svysynth.privacy.manifest import Manifest
+from svysynth.publishing.verification import STRANGE, open_release
+
+UNCHARGED = (
+    "Made from the public files alone: uncharged post-processing of the release, which its promise covers. It is no "
+    "part of the release, and its producer has not seen it."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class More:
+    """What else a release can give, at no cost."""
+
+    manifest: Manifest
+    source: Further
+
+    def __repr__(self) -> str:
+        return f"More of a release of {self.manifest.created}: {self.left:,} further synthetic files, and any table"
+
+    @property
+    def left(self) -> int:
+        """How many further synthetic files there can be."""
+        return self.source.left
+
+    def tabulate(
+        self, by: str | Sequence[str], statistics: Statistic | Sequence[Statistic] = ("count", "mean")
+    ) -> pl.DataFrame:
+        """One table with all its margins, as if the release had it."""
+        return self.source.tabulate_all([make_table(by, statistics)])
+
+    def synthetic(self, files: int) -> Synthetic:
+        """Further synthetic files as surveys in memory; the same ones each time."""
+        return self.source.synthetic(files)
+
+    def write_files(self, files: int, folder: str | Path) -> list[Path]:
+        """Further synthetic files into a new folder, numbered on from those of the release; their paths."""
+        folder = Path(folder)
+        if folder.exists() or folder.is_symlink():
+            raise SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
+
+        def build(building: Path) -> None:
+            self.source.write(files, building)
+            for path in building.iterdir():
+                path.chmod(0o644)
+            building.chmod(0o755)
+            building.rename(folder)
+
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            in_hiding(folder.parent, build)
+        except OSError:
+            problem, remedy = "cannot be written", "check the free space, or choose another with --out"
+            raise SurveyError("file", f"folder '{folder.name}'", problem, remedy) from None
+        return sorted(folder.iterdir())
+
+
+def more(release: str | Path) -> More:
+    """Further synthetic files and tables of a release, from its public folder alone: no ledger, no cost.
+
+    For releases of `fbs` or `fbp` with the guarantee `global`.
+    """
+    public, manifest = open_release(release)
+    mechanism = mechanism_of(manifest.privacy)
+    try:
+        source = mechanism.further(public, manifest)
+    except STRANGE:
+        raise wrong("has public files that do not belong to its manifest") from None
+    if source is None:
+        problem = f"is of a kind that has no more to give ({mechanism.title(manifest.privacy.mechanism)})"
+        remedy = "tables of its own files can be made as its report says; more than that is a new release, and costs ε"
+        raise SurveyError("file", "the release", problem, remedy)
+    return More(manifest, source)

@@ -1,0 +1,398 @@
+"""The public report of a release: one page that says what was released, what is promised, and how to use it.
+
+It is made from a `Release` and nothing else, so that it can show nothing that was not paid for.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from svysynth.core.grouping import Floats
+from svysynth.core.outline import outlined
+from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
+from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, wide_tables
+from svysynth.mechanisms.base import Mechanism, mechanism_of
+from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
+from svysynth.privacy.manifest import NOT_FOR_RELEASE
+from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
+from svysynth.publishing.report.page import r_name, render, render_code
+from svysynth.publishing.report.plots import COLOURS, Image, curves, plots_of_table, statistic_name
+from svysynth.survey.formats.csv import guarded
+
+MOST_ROWS_SHOWN = 2_000
+MOST_TABLES_SHOWN = 40
+MOST_TABLES_DRAWN = 6
+CLASSES = 50
+EMPTY = "A cell without records has a count of 0 with standard error 0, which does not say how rare it is."
+KINDS = {
+    "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
+    "global": "for every data set, at every sample size",
+}
+FOLLOWS = "What the tables follow from, for programs"
+ATTACHMENTS = {
+    "measurement.json": "What was measured with noise, and public facts; all else follows from it",
+    "draws.parquet": "What each posterior draw says of each cell; tables and synthetic files follow from it",
+}
+"""What further public files are for."""
+VARIANCES = {
+    "taylor": "linearisation",
+    "preston": "Preston’s half-sample bootstrap",
+    "bootstrap": "the Rao–Wu bootstrap",
+    "jackknife": "the jackknife",
+    "brr": "balanced repeated replication",
+}
+
+
+def public_page(release: Release) -> str:
+    """`report.html` of the public folder."""
+    spec, guarantee, estimation = release.spec, release.guarantee, release.spec.estimation
+    views = _views(release)
+    caution, unreliable = estimation.cv_thresholds
+    legend = (
+        f"* coefficient of variation above {caution:.0%}: use with caution. ** above {unreliable:.0%}: unreliable. "
+        "– no estimate. Rows in bold are margins and the total."
+    )
+    synthetic = _rules(release)
+    return render(
+        "public.html",
+        warning=NOT_FOR_RELEASE if release.seeded else None,
+        title=release.title,
+        producer=spec.about.producer,
+        purpose=spec.about.purpose,
+        figures=_key_figures(release),
+        datasets=len(release.microdata),
+        attachments=[release.file_name(name) for name in release.attachments],
+        public=spec.survey.public,
+        outcome=spec.survey.outcome,
+        files=_files(release),
+        columns=_columns(release),
+        sentences=guarantee.sentences(),
+        promise=_promise(release),
+        legend=legend,
+        marks=MARKS,
+        tables=views[:MOST_TABLES_SHOWN],
+        tables_left_out=len(views[MOST_TABLES_SHOWN:]),
+        confidence=_level(estimation.confidence),
+        distribution=_distribution(release, synthetic),
+        classes=CLASSES,
+        log=spec.survey.transform == "log",
+        strata=spec.survey.strata if synthetic.strata_in_variance else None,
+        population=synthetic.rules == "population",
+        full=_full_errors(release),
+        imputed=synthetic.rules == "imputed",
+        weight_public=spec.survey.weight_public,
+        two_columns=shlex.quote(",".join(spec.survey.public[:2])),
+        formula=spec.model.formula or " + ".join(spec.survey.public),
+        exact=estimation.variance == "taylor",
+        variance=estimation.variance,
+        snippets=snippets(release) if "csv" in release.endings and release.microdata and not release.seeded else {},
+        notes=_notes(release),
+        created=release.created.isoformat(),
+        version=version("svysynth"),
+        anchor=release.anchor,
+        stamp=release.file_name(""),
+        counted=_counted,
+        listed=_listed,
+    )
+
+
+def _mechanism(release: Release) -> Mechanism:
+    assert release.spec.privacy is not None
+    return mechanism_of(release.spec.privacy)
+
+
+def _rules(release: Release) -> Synthetic:
+    """No surveys, and the rules by which tables are made from those of the release."""
+    return _mechanism(release).synthetic((), release.guarantee.mechanism, release.spec.model)
+
+
+def _level(confidence: float) -> str:
+    return f"{100 * confidence:.4g}%"
+
+
+def _counted(number: int, noun: str) -> str:
+    """A number and a noun that agrees with it.
+
+    >>> _counted(1, "table"), _counted(1200, "table")
+    ('1 table', '1,200 tables')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them.
+
+    >>> _listed(["field"]), _listed(["field", "age", "gender"])
+    ('field', 'field, age and gender')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+# --- what was released and promised ---
+
+
+def _key_figures(release: Release) -> list[tuple[str, str]]:
+    total = release.spec.survey.population_total
+    found = [
+        ("Released", release.created.isoformat()),
+        ("Respondents, with noise" if _whole(release) else "Respondents", figure(release.records)),
+        ("Population", "" if total is None else f"{total:,.10g}"),
+        ("Tables", figure(len(release.requested_tables))),
+        ("Synthetic files", figure(len(release.microdata)) if release.microdata else ""),
+        ("Privacy loss", f"ε = {release.guarantee.charged:g}"),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _whole(release: Release) -> bool:
+    """Whether whole records are protected, and numbers of records noisy."""
+    return release.guarantee.protects == "record"
+
+
+def _files(release: Release) -> list[tuple[str, str, str]]:
+    """Every file, what it is for, and its twin in another format."""
+    files = []
+    for number in range(1, len(release.microdata) + 1):
+        *twins, first = (f"microdata-{number}.{ending}" for ending in release.endings)
+        files.append((first, f"Synthetic file {number}", "".join(twins)))
+    found = [
+        ("tables.xlsx", "All tables as a workbook, for reading", ""),
+        ("tables.csv", "All tables in one long layout, with intervals and degrees of freedom, for programs", ""),
+        *files,
+        *((name, ATTACHMENTS.get(name, FOLLOWS), "") for name in release.attachments),
+        ("manifest.json", "Promise, settings, versions and checksums, for machines", ""),
+        ("SHA256SUMS", "Checksums of all files", ""),
+    ]
+    return [(release.file_name(name), purpose, twin and release.file_name(twin)) for name, purpose, twin in found]
+
+
+def _columns(release: Release) -> list[tuple[str, str]]:
+    """What each column of the synthetic files holds."""
+    if not release.microdata:
+        return []
+    survey = release.spec.survey
+    meanings = {
+        "id": "The row’s place in the file; it says nothing else",
+        survey.outcome: "The outcome, synthetic",
+        SMOOTHED: "The weight for estimates: synthetic and smoothed, that is, what the model expects for the row",
+        UNSMOOTHED: f"The weight as the model drew it, for {_use_of_unsmoothed(release)}; not for estimates",
+    }
+    if _rules(release).rules == "imputed":
+        meanings |= {
+            "id": "The row’s place, the same in every file; it says nothing else",
+            survey.outcome: "The outcome, synthetic, within the public bounds",
+            SMOOTHED: "The weight: synthetic, not smoothed; for estimates and standard errors",
+        }
+    if survey.weight_public:
+        meanings |= {SMOOTHED: "The weight: public, as in the survey", UNSMOOTHED: "The same"}
+    for column, labels in release.levels.items():
+        meanings[column] = f"Public, as in the survey: {_counted(len(labels), 'label')}"
+    if survey.strata:
+        known = meanings.get(survey.strata, "Public, as in the survey")
+        meanings[survey.strata] = f"{known}. The strata of the sample"
+    return [(name, meanings.get(name, "")) for name in release.previews[0].columns]
+
+
+def _full_errors(release: Release) -> bool:
+    """Whether files have smoothed weights, and standard errors are by the weights as drawn."""
+    smoothed = not release.spec.survey.weight_public and _rules(release).rules != "imputed"
+    return release.spec.estimation.standard_errors == "full" and smoothed
+
+
+def _use_of_unsmoothed(release: Release) -> str:
+    return "standard errors" if _full_errors(release) else "studies of the weights"
+
+
+def _promise(release: Release) -> list[tuple[str, str]]:
+    """The facts of the guarantee, for those who want them one by one."""
+    guarantee, privacy, whole = release.guarantee, release.spec.privacy, _whole(release)
+    shown = ", ".join(guarantee.public) + ", and the number of records in each of their cells"
+    found = [
+        ("Guarantee", KINDS[guarantee.kind]),
+        ("Mechanism", _mechanism(release).title(guarantee.mechanism)),
+        ("Covers", guarantee.covers),
+        ("ε, taking part or not" if whole else "ε, answers blanked out", f"{guarantee.epsilon_blanked:g}"),
+        ("ε, record changed" if whole else "ε, answers changed", f"{guarantee.epsilon_changed:g}"),
+        ("Confidential", ", ".join(guarantee.confidential) + (", and who takes part" if whole else "")),
+        ("Public", "the declared levels of columns, the population total and the settings" if whole else shown),
+        ("Scale of the outcome", guarantee.transform),
+        ("Units", guarantee.units),
+        ("Sampler", guarantee.sampler or ""),
+        ("Bounds taken over", f"{guarantee.draws:,} draws" if guarantee.draws else ""),
+    ]
+    if privacy is not None and privacy.bounds is not None:
+        (low, high), (least, most) = privacy.bounds.outcome, privacy.bounds.weight
+        of_weight = "" if release.spec.survey.weight_public else f", weight {least:,.10g} to {most:,.10g}"
+        found.append(("Public bounds", f"outcome {low:,.10g} to {high:,.10g}{of_weight}"))
+    return [(name, value) for name, value in found if value]
+
+
+def _notes(release: Release) -> list[str]:
+    estimation = release.spec.estimation
+    imputed = _rules(release).rules == "imputed"
+    if not release.microdata or release.spec.survey.weight_public or imputed:
+        weights = ""
+    elif estimation.standard_errors == "full":
+        weights = " They have the spread of the weights as the model drew them."
+    else:
+        weights = (
+            " They have the spread of smoothed weights only, as in the paper, which makes those of counts too small."
+        )
+    found = [
+        f"Standard errors are by {VARIANCES[estimation.variance]}; intervals have a nominal level of "
+        f"{_level(estimation.confidence)}.{weights}",
+        *([] if _whole(release) else [EMPTY]),
+        f"Numbers are rounded to {TABLE_DIGITS} significant digits in the tables{_digits_of_files(release)}.",
+    ]
+    texts = [*release.levels, *(label for labels in release.levels.values() for label in labels)]
+    if any(guarded(text) != text for text in texts):
+        found.append(
+            "In the CSV files an apostrophe stands before text that a spreadsheet could run as a formula: text that "
+            "starts with =, +, - or @ and is not a number."
+        )
+    return [*found, *release.notes]
+
+
+def _digits_of_files(release: Release) -> str:
+    if not release.microdata:
+        return ""
+    after = "" if _rules(release).rules == "imputed" else "; the tables were made after that"
+    return f" and to {MICRODATA_DIGITS} in the synthetic files{after}"
+
+
+# --- tables and their figures ---
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A table as the page shows it."""
+
+    number: int
+    table: WideTable
+    rows: list[tuple[WideRow, tuple[int, ...]]]
+    left_out: int
+    statistics: list[str]
+    places: list[int]
+    images: list[tuple[str, Image]]
+
+
+def _views(release: Release) -> list[_View]:
+    outcome = release.spec.survey.outcome
+    views = []
+    for number, table in enumerate(wide_tables(release.tables), start=1):
+        names = [statistic_name(statistic, outcome) for statistic in table.statistics]
+        shown = min(len(table.rows), MOST_ROWS_SHOWN)
+        rows = list(zip(table.rows[:shown], table.spans(shown), strict=True))
+        places = [table.decimals(position) for position in range(len(names))]
+        images = plots_of_table(table, outcome) if number <= MOST_TABLES_DRAWN else []
+        views.append(_View(number, table, rows, len(table.rows) - shown, names, places, images))
+    return views
+
+
+def _distribution(release: Release, synthetic: Synthetic) -> Image | None:
+    """The outcome's distribution in the population, by each synthetic file."""
+    if not release.microdata:
+        return None
+    survey = release.spec.survey
+    log = survey.transform == "log"
+    frames = release.previews[: len(COLOURS)]
+    weight = pl.col(SMOOTHED)
+    if synthetic.rules == "population":
+        weight = weight.mean().over(list(survey.public))
+    values = [frame[survey.outcome].to_numpy() for frame in frames]
+    weights = [frame.select(weight.alias(SMOOTHED))[SMOOTHED].to_numpy() for frame in frames]
+    low, high = min(map(np.min, values)), max(map(np.max, values))
+    if not low < high:
+        return None
+    edges: Floats = np.geomspace(low, high, CLASSES + 1) if log else np.linspace(low, high, CLASSES + 1)
+    edges[0], edges[-1] = low, high
+    shares = [np.histogram(y, edges, weights=w)[0] / w.sum() for y, w in zip(values, weights, strict=True)]
+    names = [f"file {number}" for number in range(1, len(frames) + 1)]
+    alt = f"Distribution of {survey.outcome} in the synthetic files, weighted to the population."
+    return curves(edges, shares, names, survey.outcome, alt, log=log)
+
+
+# --- code for those who use the files ---
+
+
+def snippets(release: Release) -> Mapping[str, str]:
+    """Programs that make the first table from the synthetic files, in R, Stata and Python."""
+    spec, table = release.spec, release.requested_tables[0]
+    synthetic = _rules(release)
+    columns = release.previews[0].columns
+    declared = spec.survey.strata
+    strata = declared if synthetic.strata_in_variance else None
+    text = [name for name, dtype in release.previews[0].schema.items() if dtype == pl.String]
+    settings = {
+        "confidence": spec.estimation.confidence,
+        "lonely": spec.estimation.lonely,
+        "variance": spec.estimation.variance,
+        "standard_errors": spec.estimation.standard_errors,
+    }
+    defaults = {name: field.default for name, field in type(spec.estimation).model_fields.items()}
+    content: dict[str, Any] = {
+        "datasets": len(release.microdata),
+        "outcome": guarded(spec.survey.outcome),
+        "declared_strata": declared and guarded(declared),
+        "strata": strata and guarded(strata),
+        "public": [guarded(name) for name in spec.survey.public],
+        "text": [guarded(name) for name in text],
+        "by": [guarded(name) for name in table.by],
+        "cells": " + ".join(r_name(guarded(name)) for name in table.by),
+        "statistics": [statistic for statistic in table.statistics if statistic != "proportion" or table.by],
+        "population": synthetic.rules == "population",
+        "full": _full_errors(release),
+        "imputed": synthetic.rules == "imputed",
+        # whether weights add up to one known total
+        "calibrated": _full_errors(release) or (synthetic.rules == "imputed" and not spec.survey.weight_public),
+        "weight_public": spec.survey.weight_public,
+        "lonely": spec.estimation.lonely,
+        "confidence": spec.estimation.confidence,
+        "transform": spec.survey.transform,
+        "estimation": ", ".join(f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]),
+    }
+    return {
+        "r": render_code("r", **content),
+        "python": render_code("python", **content),
+        "stata": render_code("stata", **content, **_stata(columns, text, content, spec.survey.public)),
+    }
+
+
+STATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+STATA_WORDS = {
+    *("_all", "_b", "byte", "_coef", "_cons", "double", "float", "if", "in", "int", "long", "_n", "_N", "_pi", "_pred"),
+    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "one", "share", "known"),
+}
+"""Names that Stata, or the code itself, uses for other things."""
+
+
+def _stata(
+    columns: Sequence[str], text: Sequence[str], content: Mapping[str, Any], public: Sequence[str]
+) -> dict[str, Any]:
+    """The columns' names in Stata: their own, or v1, v2 … where one of them cannot be a name there."""
+    plain = all(STATA_NAME.fullmatch(name) and name not in STATA_WORDS for name in columns)
+    names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
+    lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
+    options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
+    options += ["poststrata(one) postweight(known)"] if content["calibrated"] else []
+    return {
+        "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",
+        "variables": list(names.items()),
+        "text_places": [place for place, name in enumerate(columns, start=1) if name in text],
+        "stata_by": [names[name] for name in content["by"]],
+        "stata_public": [names[guarded(name)] for name in public],
+        "stata_strata": content["strata"] and names[content["strata"]],
+        "stata_weight": names[SMOOTHED],
+        "stata_outcome": names[content["outcome"]],
+        "stata_drawn": names.get(UNSMOOTHED),
+        "stata_options": f", {' '.join(options)}" if options else "",
+    }

@@ -1,0 +1,1 @@
+"""A survey: files, roles of columns, the design, in memory and on disk."""

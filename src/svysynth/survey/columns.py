@@ -1,0 +1,248 @@
+"""Columns by role: raw columns of a file turned into numbers or categories, or refused with a count and no value."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from svysynth.core.errors import SurveyError, is_plain, of_records
+from svysynth.core.grouping import Integers
+from svysynth.core.outline import outlined
+from svysynth.survey.formats.base import CodeLabels, DataFile
+from svysynth.survey.formats.statistical import code_text
+
+ALL = "All"
+"""The level that stands for a margin in every table."""
+MOST_LEVELS = 10_000
+LONGEST_LABEL = 200
+LONGEST_NUMBER = 400
+LARGEST_MAGNITUDE = 1e60
+"""Numbers beyond this would overflow once squared and summed."""
+SLICE = 2**16
+"""Records whose codes are numbered at a time, so that it takes little memory."""
+UNANSWERED = (
+    "direct tables can leave such records out with survey.where; a release takes them all, because who answered is "
+    "confidential too, unless a column of survey.universe says who belongs"
+)
+"""The way out for confidential columns."""
+MISSING_NUMBERS = ("", ".", "NA", "N/A", "NaN", "nan", "null", "NULL")
+
+
+def _require_complete(series: pl.Series) -> None:
+    refuse_missing(series.name, series.null_count(), len(series))
+
+
+def refuse_missing(
+    column: str, missing: int, records: int, remedy: str = "impute them, or leave such records out with survey.where"
+) -> None:
+    """Stop where values of a column are missing."""
+    if missing:
+        raise SurveyError("data", f"column '{column}'", f"{of_records(missing, records)} missing", remedy)
+
+
+def without_codes(series: pl.Series, codes: Sequence[str], file: DataFile) -> pl.Series:
+    """A column in which the declared codes for missing answers, as text or as numbers, are missing."""
+    dtype = series.dtype
+    if dtype.is_nested() or dtype in (pl.Binary, pl.Object, pl.Null):
+        return series
+    codes = [code.strip() for code in codes]
+    figures = pl.Series([float(code) for code in codes if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", code)], dtype=pl.Float64)
+    if dtype.is_numeric():
+        found = series.cast(pl.Float64).is_in(figures.implode())
+    else:
+        text = series.cast(pl.String)
+        number = _number_text(text, file).cast(pl.Float64, strict=False)
+        found = text.str.strip_chars().is_in(codes) | number.is_in(figures.implode()).fill_null(value=False)
+    return pl.select(pl.when(found).then(None).otherwise(series).alias(series.name).cast(dtype)).to_series()
+
+
+def numbers(series: pl.Series, file: DataFile) -> pl.Series:
+    """A column of numbers as floats; text that is not a number, missing and infinite values are refused."""
+    column = f"column '{series.name}'"
+    if series.dtype == pl.String:
+        text = _number_text(series, file)
+        number = text.cast(pl.Float64, strict=False)
+        bad = number.null_count() - text.null_count()
+        if bad:
+            remedy = "correct them, or list the codes for missing answers in survey.missing"
+            raise SurveyError("data", column, f"{of_records(bad, len(series))} not a number", remedy)
+    elif series.dtype.is_numeric():
+        number = series.cast(pl.Float64)
+    else:
+        raise SurveyError("data", column, "is not numeric", "name a numeric column for this role")
+    missing = number.null_count() + int(number.is_nan().sum())
+    refuse_missing(series.name, missing, len(number), f"impute them beforehand; {UNANSWERED}")
+    extreme = int(((number > LARGEST_MAGNITUDE) | (number < -LARGEST_MAGNITUDE)).sum())
+    if extreme:
+        raise SurveyError(
+            "data", column, f"{of_records(extreme, len(series))} infinite or absurdly large", "correct them"
+        )
+    return number.rechunk()
+
+
+def _number_text(series: pl.Series, file: DataFile) -> pl.Series:
+    """The text of numbers, trimmed; what is too long to be a number becomes a mark that is none."""
+    series = series.set(series.str.len_bytes() > LONGEST_NUMBER, "too long")
+    text = series.str.strip_chars()
+    if file.decimal_comma:
+        text = text.str.replace(",", ".", literal=True)
+    return text.set(text.is_in(MISSING_NUMBERS), None)
+
+
+def guess_numbers(series: pl.Series, file: DataFile) -> pl.Series:
+    """Text that is all numbers becomes numbers, so that a condition can compare it."""
+    if series.dtype == pl.String and file.format == "csv":
+        text = _number_text(series, file)
+        number = text.cast(pl.Float64, strict=False)
+        if number.null_count() == text.null_count():
+            return number
+    return series
+
+
+def comparable(series: pl.Series, file: DataFile) -> pl.Series:
+    """A column as a condition sees it: text trimmed, or numbers where all of it is; nothing and NaN are missing."""
+    series = guess_numbers(series, file)
+    if series.dtype.is_float():
+        return series.fill_nan(None)
+    if series.dtype != pl.String:
+        return series
+    text = series.str.strip_chars()
+    return text.set(text == "", None)
+
+
+@outlined
+@dataclass(frozen=True)
+class Keys:
+    """A column of codes as whole numbers: `codes[key]` is the code of a record, as text."""
+
+    key: Integers
+    codes: tuple[str, ...]
+
+
+def keys(series: pl.Series) -> Keys:
+    """Number the codes of a column, in the order of their text; what cannot be told apart as text is refused."""
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
+    _require_complete(series)
+    distinct = _distinct(series)
+    text = _as_text(distinct)
+    if (text == "").any():
+        _require_complete(series.set(series.str.strip_chars() == "", None))
+    codes = text.unique().sort()
+    position = text.cast(pl.Enum(codes)).to_physical().cast(pl.Int32)
+    key = np.empty(len(series), np.int32)
+    for start in range(0, len(series), SLICE):
+        piece = series.slice(start, SLICE).replace_strict(distinct, position, return_dtype=pl.Int32)
+        key[start : start + SLICE] = piece.to_numpy()
+    return Keys(key, tuple(codes))
+
+
+def _distinct(series: pl.Series) -> pl.Series:
+    if series.dtype.is_nested() or series.dtype in (pl.Binary, pl.Object):
+        raise _no_categories(series)
+    parts = [series.slice(start, SLICE).unique() for start in range(0, len(series), SLICE)]
+    return pl.concat(parts).unique()
+
+
+def _as_text(values: pl.Series) -> pl.Series:
+    """Codes as text, the same for 1, 1.0 and '1'."""
+    dtype = values.dtype
+    if dtype.is_integer() or dtype in (pl.Boolean, pl.Enum, pl.Categorical, pl.String):
+        return values.cast(pl.String).str.strip_chars()
+    whole = dtype.is_float() and (values == values.round()).all() and (values.abs() < 2**53).all()
+    if not whole:
+        raise _no_categories(values)
+    return values.cast(pl.Int64).cast(pl.String)
+
+
+def _no_categories(series: pl.Series) -> SurveyError:
+    remedy = "name a column of text or whole numbers"
+    return SurveyError("data", f"column '{series.name}'", "does not hold categories", remedy)
+
+
+def categories(
+    series: pl.Series, declared: CodeLabels | None, in_file: CodeLabels, other: str | None = None
+) -> tuple[pl.Series, dict[str, str]]:
+    """A public column as an enumeration of labels, in the declared order or in the order of its codes.
+
+    Returned with the labels of its codes. With `other`, which is a declared code, whatever is no declared code or is
+    missing counts as that one, and nothing is refused.
+    """
+    if declared is not None and other is not None:
+        series = _listed_or_other(series, [code_text(code) for code in declared], code_text(other))
+    found = keys(series)
+    if declared is None:
+        labels = _labels_of_codes(series.name, found.codes, in_file)
+    else:
+        labels = {code_text(code): label for code, label in declared.items()}
+        _require_labels(series.name, found, labels)
+    _check_labels(series.name, list(labels.values()))
+    position = {code: position for position, code in enumerate(labels)}
+    order = np.array([position[code] for code in found.codes], np.uint32)
+    levels = pl.Series(series.name, list(labels.values()), dtype=pl.Enum(list(labels.values())))
+    return levels.gather(order[found.key]), labels
+
+
+def _listed_or_other(series: pl.Series, codes: Sequence[str], other: str) -> pl.Series:
+    """The codes of a column as text, with another code in the place of those that are not listed."""
+    distinct = _distinct(series)
+    if distinct.dtype.is_float():
+        whole = (distinct == distinct.round()) & (distinct.abs() < 2**53)
+        text = pl.select(pl.when(whole).then(distinct)).to_series().cast(pl.Int64).cast(pl.String)
+    else:
+        text = _as_text(distinct)
+    chosen = text.set(~text.is_in(codes).fill_null(value=False), other).fill_null(other)
+    parts = [
+        series.slice(start, SLICE).replace_strict(distinct, chosen, return_dtype=pl.String)
+        for start in range(0, len(series), SLICE)
+    ]
+    return pl.concat(parts).fill_null(other).alias(series.name)
+
+
+def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:
+    """The codes that occur, numbers in numerical order; labels that several codes share get the code added."""
+    if len(codes) > MOST_LEVELS:
+        remedy = f"group it into at most {MOST_LEVELS:,} levels"
+        raise SurveyError("data", f"column '{column}'", f"has {len(codes):,} levels", remedy)
+    if all(re.fullmatch(r"-?[0-9]{1,15}", code) for code in codes):
+        codes = tuple(sorted(codes, key=lambda code: (int(code), code)))
+    labels = {code: in_file.get(code, code).strip() or code for code in codes}
+    uses = Counter(labels.values())
+    distinct = {code: f"{label} ({code})" if uses[label] > 1 else label for code, label in labels.items()}
+    if len(set(distinct.values())) == len(distinct):
+        return distinct
+    return {code: f"{label} ({code})" for code, label in labels.items()}
+
+
+def _require_labels(column: str, found: Keys, labels: Mapping[str, str]) -> None:
+    unknown = np.array([code not in labels for code in found.codes])
+    bad = int(unknown[found.key].sum())
+    if bad:
+        raise SurveyError(
+            "data",
+            f"column '{column}'",
+            f"{of_records(bad, len(found.key))} not among those in survey.labels or survey.levels",
+            "list every code there, or name one of them in survey.other that stands for the rest",
+        )
+
+
+def _check_labels(column: str, labels: Sequence[str]) -> None:
+    if ALL in labels:
+        raise SurveyError(
+            "data",
+            f"column '{column}'",
+            f"has a level called '{ALL}', which tables use for margins",
+            "give that level another name",
+        )
+    if not all(is_plain(label) and len(label) <= LONGEST_LABEL for label in labels):
+        raise SurveyError(
+            "data",
+            f"column '{column}'",
+            f"has levels with control characters or with more than {LONGEST_LABEL} characters",
+            "clean its levels, or check that this is a column of categories",
+        )

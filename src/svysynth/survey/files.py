@@ -1,0 +1,140 @@
+"""Readers and writers: CSV, Parquet (a file or a folder), SAS, Stata and SPSS in; CSV, Parquet, Stata and SPSS out.
+
+Opening a file reads its header only; reading takes only the columns asked for. Messages of the libraries underneath
+are never passed on: they may quote the data. What is written appears complete or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from svysynth.core.errors import SurveyError, file_error
+from svysynth.core.hidden_folders import appearing, in_hiding
+from svysynth.survey.formats.base import CodeLabels, DataFile
+from svysynth.survey.formats.csv import open_csv, read_csv, write_csv
+from svysynth.survey.formats.parquet import open_parquet, read_parquet
+from svysynth.survey.formats.statistical import open_statistical, read_statistical, write_statistical
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".sas7bdat": "sas",
+    ".xpt": "xport",
+    ".dta": "stata",
+    ".sav": "spss",
+    ".zsav": "spss",
+}
+READABLE = "csv, tsv, parquet (a file or a folder), sas7bdat, xpt, dta or sav"
+
+
+def open_data(path: str | Path) -> DataFile:
+    """Read the header of a data file and check that it can be one."""
+    path = Path(path)
+    kind = _kind(path)
+    format_ = "parquet" if kind == "folder" else FORMATS.get(path.suffix.lower())
+    if format_ is None:
+        raise file_error(path, "has an ending that says nothing about its format", f"use {READABLE}")
+    if kind == "missing":
+        raise file_error(path, "cannot be found", "check survey.data; a relative path starts at the spec's folder")
+    if kind == "special":
+        raise file_error(path, "is not a regular file", f"use {READABLE}")
+    if kind == "file" and path.stat().st_size == 0:
+        raise file_error(path, "is empty", "export the file again")
+    match format_:
+        case "csv":
+            file = open_csv(path)
+        case "parquet":
+            file = open_parquet(path)
+        case _:
+            file = open_statistical(path, format_)
+    repeated = len(file.columns) - len(set(file.columns))
+    if repeated:
+        raise file_error(path, f"repeats {repeated} column name(s)", "give every column a name of its own")
+    return file
+
+
+def read_columns(file: DataFile, columns: Sequence[str], rows: int | None = None) -> pl.DataFrame:
+    """Read some columns of an opened file, as they are: text for CSV, the file's own types otherwise.
+
+    `rows` limits the reading to the start of the file.
+    """
+    wanted = list(dict.fromkeys(columns))
+    match file.format:
+        case "csv":
+            return read_csv(file, wanted, rows)
+        case "parquet":
+            return read_parquet(file, wanted, rows)
+        case _:
+            return read_statistical(file, wanted, rows)
+
+
+def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str, CodeLabels] | None = None) -> None:
+    """Write a frame in the format of the path's ending; the file appears complete or not at all.
+
+    `value_labels` maps a column's codes to their labels. Stata and SPSS keep codes and labels apart; CSV and Parquet
+    have no place for labels and get the frame as it is.
+    """
+    path = Path(path)
+    format_ = FORMATS.get(path.suffix.lower())
+    if format_ not in ("csv", "parquet", "stata", "spss"):
+        raise file_error(path, "has an ending that cannot be written", "use csv, parquet, dta or sav")
+    with appearing(path) as target:
+        match format_:
+            case "csv":
+                write_csv(frame, target, "\t" if path.suffix.lower() == ".tsv" else ",")
+            case "parquet":
+                frame.write_parquet(target, statistics=False)
+            case _:
+                write_statistical(frame, path, target, value_labels)
+
+
+def write_parts(frames: Iterable[pl.DataFrame], path: Path) -> None:
+    """Write a file whose rows come in several frames; where they do it is Parquet, and one is in memory at a time."""
+    first, *others = itertools.islice(frames := iter(frames), 2)
+    if not others:
+        write_frame(first, path)
+        return
+
+    def gather(folder: Path) -> None:
+        parts = []
+        for number, frame in enumerate(itertools.chain([first, *others], frames)):
+            parts.append(folder / f"{number:06}.parquet")
+            frame.write_parquet(parts[-1], statistics=False)
+        with appearing(path) as target:
+            pl.scan_parquet(parts, glob=False).sink_parquet(target, statistics=False, maintain_order=True)
+
+    in_hiding(path.parent, gather)
+
+
+def refuse_overwriting(target: Path, *sources: Path) -> None:
+    """Stop before a result takes the place of what it was made from, or joins a folder that is read as data."""
+    for source in sources:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            original, place = source.resolve(), target.resolve()
+            if place == original or (original in place.parents and place.suffix == ".parquet"):
+                raise SurveyError("file", f"file '{target.name}'", "is an input of this run", "choose another name")
+
+
+def _kind(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        if path.is_dir():
+            return "folder"
+        if path.is_file():
+            return "file"
+        if path.exists():
+            return "special"
+    return "missing"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """An object as indented JSON."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,57 @@
+"""What all formats share: the opened file, its errors, and guards against what native readers do with bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from svysynth.core.errors import file_error
+from svysynth.core.outline import outlined
+
+CodeLabels = Mapping[str, str]
+
+READER_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+"""What reading with polars may raise; the text of these errors may quote the data and is never shown."""
+
+
+@outlined
+@dataclass(frozen=True)
+class DataFile:
+    """A data file whose header has been read: its columns and the value labels it carries."""
+
+    path: Path
+    format: str
+    columns: tuple[str, ...]
+    separator: str = ","
+    value_labels: Mapping[str, CodeLabels] = field(default_factory=dict)
+
+    @property
+    def decimal_comma(self) -> bool:
+        """Semicolon-separated files come from places that write 1,5 for one and a half."""
+        return self.format == "csv" and self.separator == ";"
+
+
+def refuse_too_large(path: Path, size: int) -> None:
+    """Stop before reading what would not fit this machine's memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory / 3:
+        raise file_error(path, "is too large for this machine's memory", "use fewer columns or a larger machine")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Close standard error to native code: when polars panics it prints what it was working on."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,74 @@
+"""Parquet: a file, or a folder of files read as one, with hive-style folders as columns."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import polars as pl
+
+from svysynth.core.errors import SurveyError, file_error
+from svysynth.survey.formats.base import READER_ERRORS, DataFile, quiet, refuse_too_large
+
+MOST_FOLDERS = 10_000
+
+
+def open_parquet(path: Path) -> DataFile:
+    """Read the schema."""
+    try:
+        with quiet():
+            return DataFile(path, "parquet", tuple(_scan(path).collect_schema().names()))
+    except READER_ERRORS:
+        raise file_error(path, "is not a Parquet file", "write it again, and check that it is complete") from None
+
+
+def read_parquet(file: DataFile, columns: list[str], rows: int | None) -> pl.DataFrame:
+    """Read columns with the types they have."""
+    try:
+        with quiet():
+            lazy = _scan(file.path)
+            lazy = lazy if rows is None else lazy.head(rows)
+            refuse_too_large(file.path, lazy.select(pl.len()).collect().item() * 8 * len(columns))
+            return lazy.select(columns).collect()
+    except READER_ERRORS:
+        raise _damaged(file) from None
+
+
+def count_rows(file: DataFile) -> int:
+    """How many rows there are, from the footers alone."""
+    try:
+        with quiet():
+            return int(_scan(file.path).select(pl.len()).collect().item())
+    except READER_ERRORS:
+        raise _damaged(file) from None
+
+
+def read_rows(file: DataFile, columns: list[str], rows: range) -> pl.DataFrame:
+    """Read columns of some rows with the types they have."""
+    try:
+        with quiet():
+            return _scan(file.path).select(columns).slice(rows.start, len(rows)).collect()
+    except READER_ERRORS:
+        raise _damaged(file) from None
+
+
+def _damaged(file: DataFile) -> SurveyError:
+    return file_error(file.path, "is damaged, or its parts have different columns", "write it again in one go")
+
+
+def _scan(path: Path) -> pl.LazyFrame:
+    if path.is_dir():
+        return pl.scan_parquet(_parts(path), hive_partitioning=True, glob=False)
+    return pl.scan_parquet(path, glob=False)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The files of a folder, in order."""
+    parts = []
+    walk = os.walk(folder)
+    for where, _, names in itertools.islice(walk, MOST_FOLDERS):
+        parts += [Path(where) / name for name in names if name.endswith(".parquet")]
+    if not parts or next(walk, None) or not all(part.is_file() for part in parts):
+        raise file_error(folder, "is not a folder of .parquet files", "name a data file, or a folder of Parquet files")
+    return sorted(parts)
