@@ -130,10 +130,12 @@ standard error there tells the sensitivity of its level and little else.
 def introduction(one, draws):
     return f"""
     Made by `make study` (`tests/test_laplace_study.py`). This is the paper's additive-noise rival
-    (`mechanisms/paper_laplace/tables.py`), a **{LABEL}**: its sensitivities come from the confidential
-    data, so whatever ε says, nothing is promised. Here it runs on the stand-in for the Survey of Doctorate Recipients at ε = {one.split.epsilon:g} with
-    R = {one.split.replicates} replicates ({one.split.uses} uses of each record: {one.split.point:g} per point,
-    {one.split.replicate:g} per replicate), beside the standard errors of the paper's Laplace columns. The paper prints
+    (`mechanisms/paper_laplace/tables.py`), a **{LABEL}**: its sensitivities come from the confidential data, so
+    whatever
+    ε says, nothing is promised. Here it runs on the stand-in for the Survey of Doctorate Recipients at
+    ε = {one.split.epsilon:g} with R = {one.split.replicates} replicates ({one.split.uses} uses of each record:
+    {one.split.point:g} per point, {one.split.replicate:g} per replicate), beside the standard errors of the paper's
+    Laplace columns. The paper prints
     one draw of the noise; here are the median and the quartiles over {draws} draws of noise and half-samples.
     """
 

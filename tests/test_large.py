@@ -22,6 +22,7 @@ from svysynth.cli.main import main
 from svysynth.core import engine
 from svysynth.core.column_storage import Derived, Stored, compute_column, derive
 from svysynth.core.engine import BLOCK, BLOCKS_A_SUM, HERE, LOCAL, Dask, Local, block_slices, part_ranges
+from svysynth.core.spec import SurveySpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import undivided_setting
@@ -388,3 +389,43 @@ def test_workers_of_this_machine_are_not_for_a_cluster(tmp_path, capsys, study):
     assert left.value.code == 1
     assert "--workers: is for one machine" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("name", ["records", large.ADDED, "x" + large.ADDED])
+def test_a_public_column_may_have_any_name(tmp_path, name):
+    frame = pl.DataFrame({"y": [1.0, 2.0, 3.0], "w": [1.0] * 3, name: ["a", "b", "a"], large.ADDED + "!": ["c"] * 3})
+    frame.write_parquet(tmp_path / "three.parquet")
+    spec = SurveySpec(data=tmp_path / "three.parquet", outcome="y", weight="w", public=(name, large.ADDED + "!"))
+    found = read_large(spec, tmp_path, Local(parts=1))
+    assert found.rows(0, 3).frame[name].cast(pl.String).to_list() == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Float64])
+@pytest.mark.parametrize("later", [[1, 2, 1, 7], [1, 2, 1]])
+def test_a_file_that_changes_between_the_two_reads_is_refused(tmp_path, monkeypatch, kind, later):
+    """Public columns are read first and the numbers after: a record of no group must not join another one."""
+    path, read = tmp_path / "four.parquet", large._Combinations.__call__
+
+    def written(levels):
+        columns = {"y": pl.Series([1.0] * len(levels)), "w": [2.0] * len(levels), "g": pl.Series(levels).cast(kind)}
+        pl.DataFrame(columns).write_parquet(path)
+
+    def changed(self, rows):
+        found = read(self, rows)
+        written(later)
+        return found
+
+    written([1, 2, 1, 2])
+    monkeypatch.setattr(large._Combinations, "__call__", changed)
+    spec = SurveySpec(data=path, outcome="y", weight="w", public=("g",))
+    with pytest.raises(SurveyError, match="changed while it was read"):
+        read_large(spec, tmp_path, Local(parts=1))
+
+
+@pytest.mark.parametrize("levels", [["a", None, "", "a"], [1.0, None, float("nan"), 1.0]])
+def test_missing_levels_are_counted_by_record_and_not_by_combination(tmp_path, levels):
+    frame = pl.DataFrame({"y": [1.0] * 400, "w": [1.0] * 400, "g": levels * 100}, strict=False)
+    frame.write_parquet(tmp_path / "many.parquet")
+    spec = SurveySpec(data=tmp_path / "many.parquet", outcome="y", weight="w", public=("g",))
+    with pytest.raises(SurveyError, match="200 of 400 records are missing"):
+        read_large(spec, tmp_path, Local(parts=1))

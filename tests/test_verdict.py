@@ -109,6 +109,15 @@ def test_a_direct_estimate_without_error_gives_no_ratio():
     assert judge_release(compared, [], [], None).level == "publish"
 
 
+@pytest.mark.parametrize(("estimate", "level"), [(101.0, "publish"), (40.0, "look closer")])
+def test_a_cell_without_a_direct_error_is_judged_by_the_released_one(estimate, level):
+    """Certainty units have no sampling error; a figure that is far off them was once not looked at."""
+    direct = tables([100.0] * 10, [5.0] * 9 + [0.0])
+    found = judged(tables([100.0] * 9 + [estimate], [5.0] * 10), direct=direct)
+    assert found.level == level
+    assert all("mean of level 9" in line for line in found.lines()[1:])
+
+
 def test_the_gravest_reason_comes_first():
     found = judged(tables([100.0] * 10, [1e-6] * 10, df=2.0))
     assert [line.split(":")[0] for line in found.lines()] == ["Verdict", "do not publish", "look closer"]

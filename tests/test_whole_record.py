@@ -9,10 +9,11 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.core.engine import LOCAL
+from svysynth.core.engine import LOCAL, Local
 from svysynth.core.errors import SurveyError
 from svysynth.core.spec import BoundsSpec, EstimationSpec, SurveySpec, TableSpec, parse_spec
-from svysynth.mechanisms.base import find_public
+from svysynth.mechanisms.base import find_public, mechanism_of
+from svysynth.mechanisms.findings import undeclared
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import further
 from svysynth.mechanisms.noisy_sums import measurement as measuring
@@ -33,6 +34,7 @@ from svysynth.mechanisms.noisy_sums.sizes import (
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.privacy.ledger import open_budget, show
 from svysynth.survey.on_disk import read_large
+from svysynth.survey.survey import survey_from_file
 from test_noisy_sums import hostile_answers
 from test_noisy_sums import people as answers_of
 
@@ -292,6 +294,26 @@ def test_what_is_not_declared_or_missing_counts_as_the_other_level(tmp_path, val
     assert large.frame["g"].cast(pl.String).to_list() == expected
     with pytest.raises(SurveyError, match="missing"):
         svysynth.read_survey(frame, **roles)
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"), [(["f", "m"], 0.0), (["f", "m", "x"], 0.0), (["m"], 0.5), (["m", "F"], 0.5)]
+)
+def test_the_reviewer_is_told_of_records_that_count_as_the_first_level(tmp_path, codes, told):
+    """Half of the file coded otherwise than declared gave a wrong count, the direct table the same, and "publish"."""
+    spec = parse_spec(SPEC.replace('sex = ["f", "m"]', f"sex = {json.dumps(codes)}"))
+    frame = people(400).with_columns(sex=pl.Series(["f", "m"] * 200))
+    frame.write_parquet(tmp_path / "people.parquet")
+    (tmp_path / "scratch").mkdir()
+    mechanism = mechanism_of(spec.privacy)
+    reads = mechanism.reads(spec).model_copy(update={"data": tmp_path / "people.parquet"})
+    for survey in (survey_from_file(reads), read_large(reads, tmp_path / "scratch", Local(parts=3))):
+        assert survey.other == {"region": 0.0, "sex": told}
+        found = [finding.found for finding in undeclared(survey, spec.survey)]
+        assert len(found) == (told > 0)
+        assert all("50.0% of the records" in line for line in found)
+        named = spec.survey.model_copy(update={"other": {"sex": codes[0]}})
+        assert undeclared(survey, named) == []  # the spec says what they count as
 
 
 @pytest.mark.parametrize(

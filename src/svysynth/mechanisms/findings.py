@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from svysynth.core.errors import SurveyError
 from svysynth.core.outline import outlined
 from svysynth.core.spec import Spec, SurveySpec
+from svysynth.survey.survey import Survey
 from svysynth.survey.universe import refuse_private_filter
 
+MOST_UNDECLARED = 0.005
+"""The share of records that may count as another level than their own before the reviewer is told."""
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
 
@@ -68,6 +71,21 @@ def no_public_weights(spec: Spec) -> list[Finding]:
             "use mechanism = 'fbs', or guarantee = 'global' with 'fbs' or 'fbp', or leave survey.weight_public out",
             stops=True,
         )
+    ]
+
+
+def undeclared(survey: Survey, spec: SurveySpec) -> list[Finding]:
+    """Columns in which many records count as another level that the spec does not name."""
+    return [
+        Finding(
+            f"column '{name}'",
+            f"{share:.1%} of the records have no code, or one that is not declared, and count as the first level",
+            "that level's figures are wrong, and those of the direct tables are wrong in the same way",
+            "declare these codes in survey.levels, or name in survey.other the level that they are to count as",
+            stops=False,
+        )
+        for name, share in survey.other.items()
+        if name not in spec.other and share > MOST_UNDECLARED
     ]
 
 

@@ -2,8 +2,8 @@
 
 A ledger is one file (`ledger_file.py`) with a hash-chained list of entries (`ledger_entries.py`); one ledger may hold
 several budgets. `charge` returns once the charge is on disk, and a release is written only after that, so a crash
-leaves a charge spent and never a release unpaid. When the release is written, `record_release` binds its manifest to the
-charge, and one charge serves one release. Only then does the release get its name.
+leaves a charge spent and never a release unpaid. When the release is written, `record_release` binds its manifest to
+the charge, and one charge serves one release. Only then does the release get its name.
 
 The ledger holds the key of the data's fingerprints and is internal. Whoever puts back database and seal together is
 caught by the anchors beside the releases, which `release` and `verify` look for.

@@ -161,17 +161,18 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     known = compared.filter(pl.col("off").is_not_null())
     for (statistic,), rows in known.group_by("statistic", maintain_order=True):
         yield from _of_statistic(f"{statistic}s", rows)
-    labels = known.columns[2 : known.columns.index("estimate")]
+    judged = compared.filter(pl.col("off").is_not_null() | (pl.col("estimate_direct") != 0))  # or known without error
+    labels = judged.columns[2 : judged.columns.index("estimate")]
     part = (pl.col("estimate") / pl.col("estimate_direct") - 1).abs()
     outside = ~pl.col("estimate_direct").is_between(pl.col("lower"), pl.col("upper"))
     whole = pl.all_horizontal(pl.lit(value=True), *(pl.col(column) == ALL for column in labels))
-    file = known.filter(whole & outside & (part > WORTH))
-    wrong = (pl.col("off").abs() > WHOLE_OFF) | (part > MUCH)
+    file = judged.filter(whole & outside & (part > WORTH))
+    wrong = (pl.col("off").abs() > WHOLE_OFF).fill_null(value=False) | (part > MUCH)
     for row in file.filter(wrong).iter_rows(named=True):
         yield Reason("do not publish", f"The {row['statistic']} of the whole file is far off the direct one.")
     own = (pl.col("estimate") - pl.col("estimate_direct")).abs() / pl.col("se")
-    far = pl.col("off").abs() > FAR_OFF
-    cells = known.filter(~whole & outside & (far | (own > OWN_ERRORS)) & (part > WORTH))
+    far = (pl.col("off").abs() > FAR_OFF).fill_null(value=False)
+    cells = judged.filter(~whole & outside & (far | (own > OWN_ERRORS)) & (part > WORTH))
     if cells.height:
         named = "; ".join(_named(row, labels) for row in cells.head(3).iter_rows(named=True))
         more = f" and {cells.height - 3} more" if cells.height > 3 else ""

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.errors import SurveyError, is_plain, of_records
-from svysynth.core.grouping import Integers
+from svysynth.core.grouping import Booleans, Integers
 from svysynth.core.outline import outlined
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.statistical import code_text
@@ -190,18 +190,30 @@ def categories(
 
 def _listed_or_other(series: pl.Series, codes: Sequence[str], other: str) -> pl.Series:
     """The codes of a column as text, with another code in the place of those that are not listed."""
+    distinct, text, unlisted = _codes_listed(series, codes)
+    chosen = text.set(unlisted, other).fill_null(other)
+    parts = [
+        series.slice(start, SLICE).replace_strict(distinct, chosen, return_dtype=pl.String)
+        for start in range(0, len(series), SLICE)
+    ]
+    return pl.concat(parts).fill_null(other).alias(series.name)
+
+
+def not_listed(series: pl.Series, declared: CodeLabels) -> Booleans:
+    """The records whose code is missing or not declared: those that count as another level where one is named."""
+    distinct, _, unlisted = _codes_listed(series, [code_text(code) for code in declared])
+    return (series.is_null() | series.is_in(distinct.filter(unlisted).implode())).fill_null(value=True).to_numpy()
+
+
+def _codes_listed(series: pl.Series, codes: Sequence[str]) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """The values that occur, each as text, and whether it is not one of the codes."""
     distinct = _distinct(series)
     if distinct.dtype.is_float():
         whole = (distinct == distinct.round()) & (distinct.abs() < 2**53)
         text = pl.select(pl.when(whole).then(distinct)).to_series().cast(pl.Int64).cast(pl.String)
     else:
         text = _as_text(distinct)
-    chosen = text.set(~text.is_in(codes).fill_null(value=False), other).fill_null(other)
-    parts = [
-        series.slice(start, SLICE).replace_strict(distinct, chosen, return_dtype=pl.String)
-        for start in range(0, len(series), SLICE)
-    ]
-    return pl.concat(parts).fill_null(other).alias(series.name)
+    return distinct, text, ~text.is_in(codes).fill_null(value=False)
 
 
 def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:

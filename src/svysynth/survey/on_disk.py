@@ -17,11 +17,11 @@ import polars as pl
 
 from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks, part_ranges
-from svysynth.core.errors import SurveyError
-from svysynth.core.grouping import Floats, Integers, group_ids
+from svysynth.core.errors import SurveyError, file_error
+from svysynth.core.grouping import Booleans, Floats, Integers, group_ids
 from svysynth.core.outline import outlined
 from svysynth.core.spec import Spec, SurveySpec
-from svysynth.survey.columns import numbers, refuse_missing
+from svysynth.survey.columns import not_listed, numbers, refuse_missing
 from svysynth.survey.design import Design, DesignIndex
 from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
@@ -30,6 +30,7 @@ from svysynth.survey.survey import (
     Groups,
     Survey,
     check_ranges,
+    counted_as_other,
     declared_columns,
     design_levels,
     levels_of,
@@ -50,7 +51,8 @@ MOST_BITS = 22
 """Of a hash of public values that is looked up in a table."""
 HASHES = 8
 """Tried, before groups are joined instead."""
-GROUP = "svysynth group"
+ADDED = "added by svysynth"
+"""A column beside those of the file, last in its frame; letters are put before it where the file has that name."""
 
 
 @dataclass(frozen=True)
@@ -172,28 +174,28 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     require_columns([*needed_columns(spec), *also], file.columns)
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
     found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
-    kept = [int(part["records"].sum()) for part in found]
+    kept = [int(part[part.columns[-1]].sum()) for part in found]
     names = [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
-    combinations = pl.concat(found).group_by(names).agg(pl.col("records").sum())
+    combinations = pl.concat(found).group_by(names).agg(pl.col(_free_name(names)).sum())
     require_records(combinations, "survey.where" if spec.where else "the data", "loosen the condition")
-    groups, codes, group = _number_groups(combinations, file, spec)
+    groups, codes, other, group = _number_groups(combinations, file, spec)
     columns = _create(folder, (spec.outcome, spec.weight, *also), sum(kept))
     place = Stored.create(folder / "group", np.int32, sum(kept))
-    numbered = combinations.select(names).with_columns(pl.Series(GROUP, group))
+    numbered = combinations.select(names).with_columns(pl.Series(_free_name(names), group))
     write = _Numbers(file, spec, numbered, columns, place)
     offsets = np.cumsum([0, *kept[:-1]]).tolist()
-    for _ in engine.map(write, list(zip(parts, offsets, strict=True)), READS_A_CORE):
+    for _ in engine.map(write, list(zip(parts, offsets, kept, strict=True)), READS_A_CORE):
         pass
     design = Design(spec.weight, spec.strata)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
-    like = Survey(pl.DataFrame(), *roles)
+    like = Survey(pl.DataFrame(), *roles, other=other)
     return _of_parts(like, groups, columns, place, folder, engine)
 
 
 @outlined
 @dataclass(frozen=True)
 class _Combinations:
-    """The public combinations that occur in some rows of a file, as they stand there, with their numbers."""
+    """The public combinations that occur in some rows of a file, as they stand there; last, how many have each."""
 
     file: DataFile
     spec: SurveySpec
@@ -201,7 +203,7 @@ class _Combinations:
     def __call__(self, rows: range) -> pl.DataFrame:
         names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
         frame = _read(self.file, self.spec, names, rows)
-        return frame.group_by(names).agg(pl.len().alias("records")).cast({"records": pl.Int64})
+        return frame.group_by(names).agg(pl.len().cast(pl.Int64).alias(_free_name(names)))
 
 
 @outlined
@@ -215,9 +217,12 @@ class _Numbers:
     columns: Mapping[str, Stored]
     place: Stored
 
-    def __call__(self, part: tuple[range, int]) -> None:
-        rows, start = part
+    def __call__(self, part: tuple[range, int, int]) -> None:
+        rows, start, kept = part
         frame = _read(self.file, self.spec, [*declared_columns(self.spec), *self.columns], rows)
+        group = _group_of(frame, self.groups)
+        if frame.height != kept or group is None:
+            raise file_error(self.file.path, "changed while it was read", "run again when nothing writes to it")
         try:
             found = {name: numbers(frame[name], self.file) for name in self.columns}
             check_ranges(found, self.spec)
@@ -226,27 +231,35 @@ class _Numbers:
             raise SurveyError(error.kind, error.place, problem, error.remedy) from None
         for name, column in self.columns.items():
             column.write(start, found[name].to_numpy())
-        self.place.write(start, _group_of(frame, self.groups))
+        self.place.write(start, group)
 
 
-def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers:
+def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers | None:
     """The group of every record, by its public values: looked up by a hash of these that tells all groups apart.
 
-    Every record is in one of the groups, so that no two values can be mistaken for each other. Where no such hash is
-    found, or values may be equal that are not the same, as 0.0 and −0.0, groups are joined.
+    Every record is in one of the groups, so that no two values can be mistaken for each other; None if one is in none.
+    Where no such hash is found, or values may be equal that are not the same, as 0.0 and −0.0, groups are joined.
     """
-    names = [name for name in groups.columns if name != GROUP]
+    *names, number = groups.columns
     shift = np.uint64(64 - min(2 * groups.height.bit_length() + 2, MOST_BITS))
     exact = all(dtype == pl.String or dtype.is_integer() for dtype in groups.select(names).dtypes)
     for seed in range(HASHES if exact else 0):
         place = groups.select(names).hash_rows(seed=seed).to_numpy() >> shift
         if len(np.unique(place)) == groups.height:
-            table = np.zeros(2 ** (64 - int(shift)), np.int32)
-            table[place] = groups[GROUP].to_numpy()
-            found = frame.select(names).hash_rows(seed=seed).to_numpy() >> shift
-            return np.asarray(table.take(found.view(np.int64)))
+            table = np.full(2 ** (64 - int(shift)), -1, np.int32)
+            table[place] = groups[number].to_numpy()
+            found = table.take((frame.select(names).hash_rows(seed=seed).to_numpy() >> shift).view(np.int64))
+            return None if found.min(initial=0) < 0 else found
     joined = frame.select(names).join(groups, on=names, how="left", nulls_equal=True, maintain_order="left")
-    return joined[GROUP].to_numpy()
+    return None if joined[number].null_count() else joined[number].to_numpy()
+
+
+def _free_name(taken: Sequence[str]) -> str:
+    """The name of a column that is added to others."""
+    name = ADDED
+    while name in taken:
+        name = f"x{name}"
+    return name
 
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
@@ -257,13 +270,17 @@ def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -
 
 def _number_groups(
     combinations: pl.DataFrame, file: DataFile, spec: SurveySpec
-) -> tuple[Groups, dict[str, CodeLabels], Integers]:
-    """The groups of a survey, the labels of its codes, and the group of each combination as it stands in the file."""
-    records = combinations["records"].to_numpy()
-    for name in (name for name in combinations.columns if name != "records"):
-        missing = records[combinations[name].is_null().to_numpy()]
-        if name not in spec.other:
-            refuse_missing(name, int(missing.sum()), int(records.sum()))
+) -> tuple[Groups, dict[str, CodeLabels], dict[str, float], Integers]:
+    """The groups of a survey, the labels of its codes, which share of records count as another level, and the group of
+    each combination as it stands in the file."""
+    *names, number = combinations.columns
+    records = combinations[number].to_numpy()
+    for name in (name for name in names if name not in spec.other):
+        refuse_missing(name, int(records[_missing(combinations[name])].sum()), int(records.sum()))
+    other = {
+        name: float(records[not_listed(combinations[name], declared)].sum() / records.sum())
+        for name, declared in counted_as_other(names, spec)
+    }
     columns: dict[str, pl.Series] = {}
     codes: dict[str, CodeLabels] = {}
     for name in spec.public:
@@ -275,7 +292,16 @@ def _number_groups(
     cell = np.asarray(every.present_cells(spec.public)[1], np.int64)
     key = cell * every.index.strata + every.index.stratum if spec.strata else cell
     group = np.unique(key, return_inverse=True)[1]
-    return replace(every.groups, count=_sums(group, int(group.max()) + 1, records)), codes, group
+    return replace(every.groups, count=_sums(group, int(group.max()) + 1, records)), codes, other, group
+
+
+def _missing(series: pl.Series) -> Booleans:
+    """Nothing, NaN and blanks."""
+    if series.dtype.is_float():
+        series = series.fill_nan(None)
+    if series.dtype == pl.String:
+        series = series.set(series.str.strip_chars() == "", None)
+    return series.is_null().to_numpy()
 
 
 def _create(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:
@@ -291,7 +317,7 @@ def _of_parts(
         *(like.outcome, like.design, like.public, like.transform, like.population_total, like.codes),
         like.weight_public,
     )
-    return LargeSurvey(frame, *roles, engine=engine, scratch=folder, columns=columns, group=group, public_part=groups)
+    return LargeSurvey(frame, *roles, engine, folder, like.other, columns, group, groups)
 
 
 def survey_of_columns(

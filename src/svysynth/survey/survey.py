@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from svysynth.core.errors import SurveyError, did_you_mean, of_records
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.outline import outlined
 from svysynth.core.spec import SurveySpec, Transform, validate_spec
-from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, numbers, without_codes
+from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, not_listed, numbers, without_codes
 from svysynth.survey.design import Design, DesignIndex, index_design
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
@@ -64,6 +64,8 @@ class Survey:
     """Who goes through the records."""
     scratch: Path | None = None
     """Where columns of the survey's length are kept that are too long for memory."""
+    other: Mapping[str, float] = field(default_factory=dict)
+    """The share of records that count as another level of a column, since their own is missing or not declared."""
 
     def __len__(self) -> int:
         return self.frame.height
@@ -232,6 +234,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:
     require_records(frame, "survey.where", "loosen the condition")
     raw = {name: frame[name] for name in declared_columns(spec)}
     del frame  # each raw column can go as soon as it has been converted
+    other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
     for name in (spec.outcome, spec.weight, spec.fpc):
         if name:
@@ -250,6 +253,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:
         spec.population_total,
         codes,
         spec.weight_public,
+        other=other,
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey
@@ -268,6 +272,14 @@ def levels_of(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.S
     """A column of categories, and the labels of its codes."""
     name = series.name
     return categories(series, spec.declared(name), file.value_labels.get(name, {}), spec.other.get(name))
+
+
+def counted_as_other(columns: Iterable[str], spec: SurveySpec) -> Iterator[tuple[str, CodeLabels]]:
+    """The columns that have a level for what is not declared, and what is."""
+    for name in columns:
+        declared = spec.declared(name)
+        if declared is not None and name in spec.other:
+            yield name, declared
 
 
 def design_levels(series: pl.Series, spec: SurveySpec, file: DataFile) -> pl.Series:

@@ -45,7 +45,7 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
-from svysynth.mechanisms.findings import Finding
+from svysynth.mechanisms.findings import Finding, undeclared
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.density import Prior
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
@@ -206,7 +206,8 @@ class NoisySums(Mechanism):
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
         """Advice to the reviewer: bounds that cut into the data, columns that tell the outcome, a shape not checked."""
         found = examine_bounds(survey, _bounds(spec))
-        return found if _constants(spec) is None else replace(found, findings=(*found.findings, UNCHECKED))
+        added = [] if _constants(spec) is None else [UNCHECKED]
+        return replace(found, findings=(*found.findings, *undeclared(survey, spec.survey), *added))
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
         """ε for a respondent changed, and half of it for one blanked out, or for taking part."""
