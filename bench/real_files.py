@@ -207,8 +207,8 @@ the other, and its correction assumes that they do not. The verdict says "do not
 shows, after the charge. Additive noise has no such bias; its intervals are long for small files. Noisy sums, at
 ε = 6 for a changed answer, have the mean within its interval in every file of amounts, skewed ones too, because
 weighted sums are measured beside the model's. They are judged after the charge, by their own measurement: where the
-noisy histograms are not the model's (a yes or no, which comes out wrong; eusilc, ses and the larger sample of
-CPS1988, where the means are right), the verdict is "do not publish".
+noisy histograms are not the model's (a yes or no, which comes out wrong; eusilc and ses, in some releases the larger
+sample of CPS1988 and apistrat with confidential weights, where the means are right), the verdict is "do not publish".
 """
 
 

@@ -4,6 +4,10 @@ Parameters come from the prior, the true sums from the parameters, the measureme
 all by NumPy. If density, sampler and draws fit together, the rank of a true value among the draws is uniform. Noise is
 small in some simulations and far above the sampling error in others, so that it is mixed in some and taken as it is in
 others, as in releases.
+
+The priors are wide: in most files from FBP's, weights follow from outcomes nearly without a rest, as in no survey.
+Files are drawn anew where the measurement looks so. The posterior is given the measurement, and a choice by the
+measurement alone leaves the ranks uniform.
 """
 
 import numpy as np
@@ -27,6 +31,7 @@ ROWS = 4
 MARGIN = np.repeat(np.eye(ROWS), 3, axis=1)
 """Which cells are in which row of the weighted sums."""
 WIDTH_ERROR = 0.2
+MOST_CORRELATION = 0.9
 DRAWS = 199
 SIMULATIONS = 400
 FALSE_ALARM = 1e-4
@@ -47,6 +52,22 @@ def draw_covariance(prior, generator):
 
 
 def simulate(prior, generator):
+    """The true values and a measurement that could be a survey's."""
+    while True:
+        true, statistics = draw_file(prior, generator)
+        if looks_like_a_survey(statistics):
+            return true, statistics
+
+
+def looks_like_a_survey(statistics):
+    """By the noisy sums alone: within cells outcome and weight have a spread, and go together by less than 0.9."""
+    sums = statistics.sums[0]
+    between = (sums.T / SIZE) @ sums - 2 * statistics.noise[0] ** 2 * (1 / SIZE).sum() * np.eye(2)
+    first, both, second = statistics.squares - between[[0, 0, 1], [0, 1, 1]]
+    return first > 0 and second > 0 and abs(both) < MOST_CORRELATION * np.sqrt(first * second)
+
+
+def draw_file(prior, generator):
     """The true values and the measurement. What the histograms say of the total spread is part of the prior."""
     freedom = int(SIZE.sum()) - len(SIZE)
     while True:
