@@ -33,7 +33,7 @@ MARGIN = np.repeat(np.eye(ROWS), 3, axis=1)
 WIDTH_ERROR = 0.2
 MOST_CORRELATION = 0.9
 DRAWS = 199
-SIMULATIONS = 400
+SIMULATIONS = 200
 FALSE_ALARM = 1e-4
 NAMES = ("outcome_mean", "weight_mean", "spread", "outcome_misfit", "weight_misfit")
 

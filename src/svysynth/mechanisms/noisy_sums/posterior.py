@@ -48,6 +48,8 @@ DEVIATION, DECADE = 0.1, 1.2
 LKJ = 6.0
 FAR_ABOVE = 6.0
 """Noise is taken as it is where its variance is so many times the sampling variance of a usual cell."""
+KAPPA_VARIANCE = 100.0
+"""Of FBP's prior of κ."""
 FEW_ROWS = 2
 """With no more weighted sums their noise is taken as it is."""
 
@@ -69,7 +71,7 @@ class _Point(NamedTuple):
     bartlett: Array
     """log of the first factor, the second, log of the third."""
     spread: Array
-    """log s_t, log s_v, and the normal score of the angle whose sine is the correlation."""
+    """log s_t, log s_v, and the normal score of an angle that gives the correlation (`NoisyModel._spread`)."""
     coefficients: Array
     """Coefficient × 2."""
     deviation: Array
@@ -83,6 +85,26 @@ class _Point(NamedTuple):
     """Cell × 2: normal scores of the variances of the noise of a cell's own sums; empty where it is not mixed."""
     weighted_noise: Array
     """Row × 1 or 2: the same of weighted sums."""
+
+
+@outlined
+class _Spread(NamedTuple):
+    """Σ at a point."""
+
+    log_scale: Array
+    """log s_t, log s_v."""
+    correlation: Array
+    rest: Array
+    """√(1 − ρ²)."""
+    log_jacobian: Array
+    """Of the angle whose sine is ρ, with respect to the angle whose score was sampled."""
+
+    @property
+    def covariance(self) -> Array:
+        """Σ."""
+        first, second = jnp.exp(self.log_scale)
+        across = self.correlation * first * second
+        return jnp.array([[first**2, across], [across, second**2]])
 
 
 @outlined
@@ -152,11 +174,32 @@ class NoisyModel(NoisyDensity):
         shapes = self._shapes(statistics)
         parts = jnp.split(z, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
         point = _Point(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
-        sums, density = _sums(point, statistics, self.deviations, *self._own_measurement(point, statistics))
-        scatter = _scatter(point, statistics.freedom)
-        own = self._misfit_point(point, statistics)
-        misfit = misfit_at(own, sums, scatter / statistics.freedom, statistics, self.transform)
+        spread = self._spread(point.spread, statistics)
+        own = self._own_measurement(point, statistics)
+        sums, density = _sums(point, spread.covariance, statistics, self.deviations, *own)
+        scatter = _scatter(point, spread, statistics.freedom)
+        misfit = misfit_at(
+            self._misfit_point(point, statistics), sums, scatter / statistics.freedom, statistics, self.transform
+        )
         return point, _Latent(sums, scatter, misfit, density)
+
+    def _spread(self, spread: Array, statistics: NoisyStatistics) -> _Spread:
+        """Σ from log s_t, log s_v and the normal score of an angle a, flat in it.
+
+        ρ is the sine of an angle θ with tan θ = h·tan a. FBS has h = 1. FBP's prior of κ = −ρ s_v/s_t holds ρ near 0
+        where s_t is small beside s_v: h² = 1/(1 + (s_v/s_t)²/100) takes that out, which would be a funnel.
+        """
+        sine, cosine = _sine(spread[2])
+        log_h = self._log_narrowing(spread[:2], statistics)
+        size = jnp.sqrt(cosine**2 + jnp.exp(2 * log_h) * sine**2)
+        return _Spread(spread[:2], jnp.exp(log_h) * sine / size, cosine / size, log_h - 2 * jnp.log(size))
+
+    def _log_narrowing(self, log_scale: Array, statistics: NoisyStatistics) -> Array:
+        """log h."""
+        if self.prior == "fbs":
+            return jnp.zeros(())
+        apart = log_scale[1] - log_scale[0] + jnp.log(statistics.widths[1] / statistics.widths[0])
+        return -0.5 * jnp.logaddexp(0.0, 2 * apart - jnp.log(KAPPA_VARIANCE))
 
     def _shapes(self, statistics: NoisyStatistics) -> list[tuple[int, ...]]:
         (cells, coefficients), (rows, kinds) = statistics.x.shape, statistics.weighted.shape
@@ -202,8 +245,10 @@ class NoisyModel(NoisyDensity):
         variances = (statistics.squares - _products(fitted, size)) / size.sum()
         first, second = jnp.clip(variances[0], 0.1, 4.0), jnp.clip(variances[2], 0.1, 4.0)
         correlation = jnp.clip(variances[1] / jnp.sqrt(first * second), -0.8, 0.8)
-        score = ndtri(0.5 + jnp.arcsin(correlation) / jnp.pi)
-        spread = jnp.array([0.5 * jnp.log(first), 0.5 * jnp.log(second), score])
+        log_scale = 0.5 * jnp.log(jnp.array([first, second]))
+        h = jnp.exp(self._log_narrowing(log_scale, statistics))
+        angle = jnp.arctan(correlation / jnp.sqrt(1 - correlation**2) / h)
+        spread = jnp.append(log_scale, ndtri(0.5 + angle / jnp.pi))
         deviation = jnp.full(2 * self.deviations, jnp.log(DEVIATION))
         rest = jnp.zeros(statistics.weighted.size + 4)
         return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
@@ -247,20 +292,20 @@ class NoisyModel(NoisyDensity):
         found += (freedom - 1) * third - 0.5 * freedom * jnp.exp(2 * third)
         found -= 0.5 * ((point.coefficients / statistics.spread[:, None]) ** 2).sum()
         found -= 0.5 * (((point.deviation - jnp.log(DEVIATION)) / DECADE) ** 2).sum()
-        log_spread = point.spread[:2] + jnp.log(statistics.widths)
-        correlation, rest = _sine(point.spread[2])
-        found -= 0.5 * point.spread[2] ** 2
+        spread = self._spread(point.spread, statistics)
+        log_spread = spread.log_scale + jnp.log(statistics.widths)
+        found += spread.log_jacobian - 0.5 * point.spread[2] ** 2
         if self.prior == "fbs":
             found += (log_spread - 2.0 * jnp.log1p(jnp.exp(2 * log_spread) / 300)).sum()
-            return jnp.asarray(found + (2 * LKJ - 1) * jnp.log(rest))
+            return jnp.asarray(found + (2 * LKJ - 1) * jnp.log(spread.rest))
         variances = jnp.exp(2 * log_spread)
-        found -= jnp.log1p(variances[0]) + jnp.log1p(variances[1] * rest**2)  # half-Cauchy of σ_y and σ_π
-        kappa = -correlation * jnp.exp(log_spread[1] - log_spread[0])
-        return jnp.asarray(found - 0.5 * kappa**2 / 100 + 2 * log_spread[1])
+        found -= jnp.log1p(variances[0]) + jnp.log1p(variances[1] * spread.rest**2)  # half-Cauchy of σ_y and σ_π
+        kappa = -spread.correlation * jnp.exp(log_spread[1] - log_spread[0])
+        return jnp.asarray(found - 0.5 * kappa**2 / KAPPA_VARIANCE + 2 * log_spread[1])
 
 
 def _sums(
-    point: _Point, statistics: NoisyStatistics, deviations: bool, weight: Array, target: Array
+    point: _Point, covariance: Array, statistics: NoisyStatistics, deviations: bool, weight: Array, target: Array
 ) -> tuple[Array, Array]:
     """The true sums, and their log density with the Jacobian of their map.
 
@@ -268,7 +313,6 @@ def _sums(
     """
     size = statistics.size
     center = size[:, None] * (statistics.x @ point.coefficients)
-    covariance = _covariance(point.spread)
     squared = jnp.exp(2 * point.deviation) if deviations else jnp.zeros(2)
     a = size * covariance[0, 0] + size**2 * squared[0]
     b = size * covariance[0, 1]
@@ -287,10 +331,10 @@ def _sums(
     return center + off, density
 
 
-def _scatter(point: _Point, freedom: Array) -> Array:
+def _scatter(point: _Point, spread: _Spread, freedom: Array) -> Array:
     """W = L A A' L' with Σ = L L' and Bartlett's A."""
     first, second, third = point.bartlett
-    scale, (correlation, rest) = jnp.exp(point.spread[:2]), _sine(point.spread[2])
+    scale, correlation, rest = jnp.exp(spread.log_scale), spread.correlation, spread.rest
     one, three = jnp.sqrt(freedom) * jnp.exp(first), jnp.sqrt(freedom) * jnp.exp(third)
     top, left = scale[0] * one, scale[1] * (correlation * one + rest * second)
     return jnp.stack([top**2, top * left, left**2 + (scale[1] * rest * three) ** 2])
@@ -309,14 +353,8 @@ def _products(sums: Array, size: Array) -> Array:
     return jnp.stack([(first**2 / size).sum(), (first * second / size).sum(), (second**2 / size).sum()])
 
 
-def _covariance(spread: Array) -> Array:
-    first, second, (correlation, _) = jnp.exp(spread[0]), jnp.exp(spread[1]), _sine(spread[2])
-    across = correlation * first * second
-    return jnp.array([[first**2, across], [across, second**2]])
-
-
 def _sine(score: Array) -> tuple[Array, Array]:
-    """The correlation ρ and √(1 − ρ²): sine and cosine of an angle whose share of a half turn has this normal score.
+    """Sine and cosine of an angle whose share of a half turn has this normal score.
 
     So a correlation near one is not far away, and priors that are flat there have no long tails.
     """
