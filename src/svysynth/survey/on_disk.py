@@ -203,7 +203,9 @@ class _Combinations:
     def __call__(self, rows: range) -> pl.DataFrame:
         names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
         frame = _read(self.file, self.spec, names, rows)
-        return frame.group_by(names).agg(pl.len().cast(pl.Int64).alias(_free_name(names)))
+        added = _free_name(names)
+        # cast afterwards: within the aggregation it takes several times as long
+        return frame.group_by(names).agg(pl.len().alias(added)).cast({added: pl.Int64})
 
 
 @outlined
