@@ -339,12 +339,12 @@ def survey_of_columns(
         blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))
         frame = groups.frame[group].with_columns(map(pl.Series, names, numbers))
-        return replace(like, frame=frame, design=design)
+        return replace(like, frame=frame, design=design, other={})
     stored = [Stored.create(like.scratch / f"{name}-{place}", np.float64, records) for place in range(len(names))]
     group_column = Stored.create(like.scratch / f"{name}-group", np.int32, records)
     map_blocks(like.engine, _Write((group_column, *stored), columns), records)
     made = dict(zip(names, stored, strict=True))
-    return _of_parts(replace(like, design=design), groups, made, group_column, like.scratch, like.engine)
+    return _of_parts(replace(like, design=design, other={}), groups, made, group_column, like.scratch, like.engine)
 
 
 @dataclass(frozen=True)
