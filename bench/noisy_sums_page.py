@@ -37,8 +37,8 @@ coverage of one figure, as the mean of the whole, is uncertain by 0.22/√R; a c
 share of releases in which the private check of the model's shape had no objection. Fits of this study have 250 draws
 from chains of one length; a release has 1,000, from chains that are run on until their diagnostics pass. The last
 section has how often that was so. The asymptotic mechanism is as it is released, bias-corrected, with three files; R is
-how many of its releases were not refused, since at a small ε no weights α may reach it. It was tried on fewer samples:
-one of its releases takes up to thirty times as long.
+how many of its releases were not refused, since at a small ε no weights α may reach it. At ε = 5 it was tried
+on fewer samples: one of its releases takes up to thirty times as long.
 
 ![Coverage, length and error by ε](noisy-sums.svg)
 """
