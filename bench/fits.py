@@ -56,7 +56,7 @@ def write(folder: Path, records: int) -> None:
     """What the tools read: columns as arrays, and for R as CSV."""
     from svysynth.core.streams import Streams
     from svysynth.evaluation.paper.simulation import draw_sample, make_population
-    from svysynth.models.base import make_records
+    from svysynth.models.records import make_records
 
     survey = draw_sample(make_population(Streams.seeded(1)), Streams.seeded(1), n=records)
     found = make_records(survey)
@@ -71,9 +71,9 @@ def with_svysynth(folder: Path, name: str) -> None:
     """The best run after one that compiles."""
     import svysynth
     from svysynth.core.streams import Streams
-    from svysynth.models.base import Records
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
+    from svysynth.models.records import Records
     from svysynth.models.sampler import CHAINS, fit
 
     t, v, cell, x = (np.load(folder / f"{column}.npy") for column in ("t", "v", "cell", "x"))

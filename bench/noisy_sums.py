@@ -29,13 +29,13 @@ import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.core.spec import BoundsSpec, EstimationSpec, Spec, TableSpec
+from svysynth.core.spec import BoundsSpec, EstimationSpec, ModelSpec, Spec, TableSpec
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import Grid, mechanism_of
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
+from svysynth.mechanisms.noisy_sums.mechanism import measure_survey, prior_of
 from svysynth.models.sampler import MOST_ROUNDS
 
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
@@ -165,7 +165,9 @@ class Study:
         """By the release's own code: tables, and with `files` what synthetic files give."""
         noise = StudyNoise(streams)
         measurement, facts = measure_survey(survey, self.protect, TABLES, self.bounds, "log", 2 * epsilon, noise)
-        fitted = fit_measurement(measurement, facts, model, None, self.draws, streams, self.rounds)
+        fitted = fit_measurement(
+            measurement, facts, prior_of(model, ModelSpec()), None, self.draws, streams, self.rounds
+        )
         fits = all(shape is None or shape.fits for shape in (fitted.outcome_shape, fitted.weight_shape))
         verdict = fitted.verdict.passed, fits
         found = [("tables", *verdict, tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec()))]

@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 from svysynth.core.streams import Streams
-from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.models.records import Records
 from svysynth.models.sampler import fit
 
 GOLDEN = Path(__file__).parent / "golden/posterior"

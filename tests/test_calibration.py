@@ -33,10 +33,10 @@ from svysynth.mechanisms.pseudo_posterior.record_bounds import (
     summarize_bounds,
     weigh,
 )
-from svysynth.models.base import make_records
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.models.records import make_records
 from svysynth.models.sampler import Fit, fit
 
 MODELS = [FBS(), FBP()]

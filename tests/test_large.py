@@ -26,7 +26,8 @@ from svysynth.core.spec import SurveySpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import undivided_setting
-from svysynth.models.base import Records, linear_statistics, make_records
+from svysynth.models.records import Records, make_records
+from svysynth.models.statistics import linear_statistics
 from svysynth.models.synthesis import ROUNDS, shuffled
 from svysynth.pipeline import release
 from svysynth.privacy.ledger import open_budget

@@ -13,9 +13,10 @@ from scipy import stats
 from svysynth import SurveyError, read_survey
 from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
-from svysynth.models.base import Records, linear_statistics, make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.models.records import Records, make_records
+from svysynth.models.statistics import linear_statistics
 
 X = np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1]])
 MODELS = [FBS(), FBP()]

@@ -28,6 +28,8 @@ from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, largest_excess, reach_of, scale_from_counts
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
+from svysynth.models.fbp import FBP
+from svysynth.models.fbs import FBS
 from svysynth.survey.on_disk import store_survey
 
 BOUNDS = BoundsSpec(outcome=(1e3, 1e7), weight=(1.0, 1000.0))
@@ -402,7 +404,7 @@ def measured():
 
 @pytest.fixture(scope="module")
 def fitted(measured):
-    return fit_measurement(*measured, "fbs", None, 400, STREAMS)
+    return fit_measurement(*measured, FBS(), None, 400, STREAMS)
 
 
 def test_the_measurement_and_the_draws_come_back_from_what_is_published(measured, fitted):
@@ -446,11 +448,11 @@ def test_the_shape_of_the_model_is_accepted_and_another_is_not(measured, fitted)
     facts = facts_of(survey)
     plan = plan_of(facts, 8.0)
     other = measure(survey, facts, plan, BOUNDS, "log", StudyNoise(STREAMS))
-    assert not fit_measurement(other, facts, "fbs", None, 400, STREAMS).outcome_shape.fits
+    assert not fit_measurement(other, facts, FBS(), None, 400, STREAMS).outcome_shape.fits
 
 
 def test_another_model_and_a_formula_give_tables_too(measured, fitted):
-    found = fit_measurement(*measured, "fbp", "region + sex", 400, STREAMS)
+    found = fit_measurement(*measured, FBP(), "region + sex", 400, STREAMS)
     one, two = (
         tables_of(one.drawn, *measured, (TableSpec(by=("region",)),), EstimationSpec()) for one in (found, fitted)
     )
@@ -545,7 +547,7 @@ def test_a_large_file_that_is_not_lognormal_is_right_on_average():
     facts = facts_of(survey)
     measurement = measure(survey, facts, plan_of(facts, 20.0), BOUNDS, "log", StudyNoise(STREAMS))
     tables = (TableSpec(by=("sex",), statistics=("mean",)),)
-    drawn = fit_measurement(measurement, facts, "fbs", None, 400, STREAMS).drawn
+    drawn = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS).drawn
     found = tables_of(drawn, measurement, facts, tables, EstimationSpec())
     plain = tables_of(
         replace(drawn, outcome_misfit=0 * drawn.outcome_misfit), measurement, facts, tables, EstimationSpec()

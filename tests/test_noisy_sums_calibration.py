@@ -20,6 +20,8 @@ from svysynth.mechanisms.noisy_sums import misfit as priors
 from svysynth.mechanisms.noisy_sums import posterior
 from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, noise_is_mixed
 from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
+from svysynth.models.fbp import FBP
+from svysynth.models.fbs import FBS
 from svysynth.models.sampler import draw_from
 from test_simulation_based_calibration import DOCS
 
@@ -35,6 +37,7 @@ MOST_CORRELATION = 0.9
 DRAWS = 199
 SIMULATIONS = 200
 FALSE_ALARM = 1e-4
+PRIORS = {"fbs": FBS(), "fbp": FBP()}
 NAMES = ("outcome_mean", "weight_mean", "spread", "outcome_misfit", "weight_misfit")
 
 
@@ -138,7 +141,7 @@ def ranks(prior, simulations, seed, believed=1.0):
         true, simulated = simulate(prior, np.random.default_rng([seed, number]))
         statistics = NoisyStatistics(*map(as_arrays, simulated))
         statistics = statistics._replace(noise=tuple(believed * noise for noise in statistics.noise))
-        model = NoisyModel(prior, True, "log", noise_is_mixed(statistics))
+        model = NoisyModel(PRIORS[prior], True, "log", noise_is_mixed(statistics))
         drawn, verdict = draw_from(model, statistics, Streams.seeded(number), 995, "x")
         mixed, failed = mixed + model.mixed, failed + (not verdict.passed)
         thinned = {name: np.asarray(drawn[name])[::5][:DRAWS] for name in NAMES}

@@ -14,7 +14,7 @@ from scipy import stats
 
 import svysynth
 from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
-from svysynth.models.base import Records
+from svysynth.models.records import Records
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,7 +18,7 @@ from svysynth.estimation.tables import _one_pass
 from svysynth.mechanisms.pseudo_posterior.bias_correction import public_part
 from svysynth.mechanisms.pseudo_posterior.calibrated import Calibrated
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
-from svysynth.models.base import linear_statistics
+from svysynth.models.statistics import linear_statistics
 
 HOLDS_DATA = re.compile(
     r"\b(Floats|Integers|Booleans|NDArray|Array|Column|DataFrame|Series|Parameters|Records|Survey|Fit|Moments|Streams)\b"

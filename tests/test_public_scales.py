@@ -21,6 +21,7 @@ from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.published import measurement_json, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Scale, public_scales
+from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget, show
 from svysynth.privacy.manifest import Manifest
 from test_noisy_sums import BOUNDS, STREAMS, TABLES, NoNoise, people, survey_of
@@ -119,7 +120,7 @@ def test_the_constants_say_nothing_of_the_spreads():
     narrow = StandInSpec(mean=11.0, spread=0.35, weight_spread=0.25)
     found, facts = measured(people(), StudyNoise(STREAMS), 400.0, narrow)
     assert found.width_error >= 1e6
-    model, statistics = describe(found, facts, "fbs", None)
+    model, statistics = describe(found, facts, FBS(), None)
     z = np.append(model._start(statistics), np.zeros(sum(model._unwhitened(statistics))))
     _, latent = model._at(z, statistics)
     sure = statistics._replace(width_error=statistics.width_error / 1e7)
@@ -136,7 +137,7 @@ def test_a_guess_that_is_a_little_off_gives_the_tables_of_the_histograms():
     t, v = np.log(survey.outcome_values), np.log(survey.weights * len(survey) / 50_000)
     place = survey.present_cells(survey.public)[1][:]
     within = [values - (np.bincount(place, values) / np.bincount(place))[place] for values in (t, v)]
-    drawn = fit_measurement(measured(people(), StudyNoise(STREAMS), 2000.0)[0], facts, "fbs", None, 400, STREAMS).drawn
+    drawn = fit_measurement(measured(people(), StudyNoise(STREAMS), 2000.0)[0], facts, FBS(), None, 400, STREAMS).drawn
     for variance, values in zip((drawn.outcome_variance, drawn.weight_variance), within, strict=True):
         assert np.sqrt(variance.mean()) == pytest.approx(np.sqrt((values**2).mean()), rel=0.03)
 

@@ -39,6 +39,8 @@ from svysynth.mechanisms.noisy_sums.published import (
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights, Scores, largest_score
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
+from svysynth.models.fbp import FBP
+from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget
 from svysynth.privacy.manifest import Manifest
 from svysynth.publishing.verification import verify_release
@@ -168,7 +170,7 @@ def test_whole_records_are_not_protected_with_public_weights(tmp_path):
 def test_counts_and_proportions_are_those_of_the_direct_tables(frame, strata):
     survey = public_survey(frame, strata=strata)
     measurement, facts = measured(survey)
-    drawn = fit_measurement(measurement, facts, "fbs", None, 400, STREAMS).drawn
+    drawn = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS).drawn
     found = tables_of(drawn, measurement, facts, TABLES, EstimationSpec())
     direct = svysynth.tabulate(survey, by=["region", "sex"], statistics=["count", "mean", "total", "proportion"])
     exact = pl.col("statistic").is_in(["count", "proportion"])
@@ -185,7 +187,7 @@ def exact_rows(table):
     return table["statistic"].is_in(["count", "proportion"])
 
 
-@pytest.mark.parametrize(("transform", "prior"), [("log", "fbs"), ("identity", "fbp")])
+@pytest.mark.parametrize(("transform", "prior"), [("log", FBS()), ("identity", FBP())], ids=["fbs", "fbp"])
 def test_with_little_noise_means_go_with_the_weights(transform, prior):
     """Outcomes go with the weights: a plain mean of the records is more than 3 standard errors off the weighted one."""
     survey = public_survey()
@@ -234,7 +236,7 @@ def published(survey):
 
 def test_measurement_weights_and_draws_come_back_from_what_is_published():
     measurement, facts = measured(public_survey())
-    drawn = fit_measurement(measurement, facts, "fbs", None, 400, STREAMS).drawn
+    drawn = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS).drawn
     text = measurement_json(measurement, facts)
     again, public = read_measurement(text, read_weights(weights_parquet(facts.weights)))
     assert measurement_json(again, public) == text
@@ -252,7 +254,7 @@ def test_measurement_weights_and_draws_come_back_from_what_is_published():
 
 def maker(frame=None, draws=400, **roles):
     measurement, facts = measured(public_survey(frame, **roles))
-    drawn = fit_measurement(measurement, facts, "fbs", None, draws, STREAMS).drawn
+    drawn = fit_measurement(measurement, facts, FBS(), None, draws, STREAMS).drawn
     return FileMaker(drawn, measurement, facts, 77, "income", roles.get("strata", "area"))
 
 

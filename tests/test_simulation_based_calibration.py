@@ -17,9 +17,9 @@ from scipy import stats
 
 from svysynth.core.streams import Streams
 from svysynth.models import sampler
-from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.models.records import Records
 
 DOCS = Path(__file__).parent.parent / "docs"
 DESIGN = np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1]])

@@ -9,9 +9,9 @@ from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.mechanisms.pseudo_posterior.calibration import TOLERANCE, calibrate_records
 from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
-from svysynth.models.base import make_records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.models.records import make_records
 from svysynth.models.sampler import fit
 
 pytestmark = pytest.mark.study

@@ -18,8 +18,9 @@ from svysynth.mechanisms.suitability import (
     judge_weights,
     refuse_misfit,
 )
-from svysynth.models.base import Records, make_records
+from svysynth.models.base import Traits
 from svysynth.models.diagnostics import Verdict
+from svysynth.models.records import Records, make_records
 from svysynth.models.sampler import Fit, fit
 from svysynth.privacy.ledger import show
 
@@ -200,7 +201,7 @@ def test_under_a_global_guarantee_the_data_stop_nothing():
 class OwnModel(svysynth.FBS):
     """A model of the user's own, of which nothing is known but its draws."""
 
-    gaussian = False
+    traits = Traits()
 
 
 def test_a_model_of_the_user_s_own_is_tried_by_what_it_draws():

@@ -19,9 +19,9 @@ from svysynth.mechanisms.pseudo_posterior.bias_correction import (
     undo_weights,
 )
 from svysynth.mechanisms.pseudo_posterior.calibration import calibrate_records
-from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.models.records import Records
 
 PUBLIC = PublicRecords(np.array([[1.0, 0], [1, 1]]), np.array([2400, 1600]), ("1", "b"))
 CELL = np.repeat([0, 1], PUBLIC.sizes)
@@ -81,7 +81,7 @@ def test_the_truth_comes_back(model, truth):
     drawn, undone = [], []
     for number in range(SAMPLES):
         streams = Streams.seeded(number)
-        records = simulate_sample(model, truth, PUBLIC, streams)
+        records = simulate_sample(model.weighting_bias, truth, PUBLIC, streams)
         middle = middle_of(calibrate_records(model, records, EPSILON, DATASETS, streams, draws=DRAWS).fit.draws)
         found = undo(model, [middle], streams)
         assert found.known
@@ -137,7 +137,7 @@ def test_draws_are_moved_together_whatever_their_order():
 
 def test_a_large_survey_is_simulated_in_proportion():
     public = PUBLIC._replace(sizes=np.array([20_000_000, 3]))
-    records = simulate_sample(FBP(), FBP_TRUTH, public, Streams.seeded(1))
+    records = simulate_sample(FBP().weighting_bias, FBP_TRUTH, public, Streams.seeded(1))
     sizes = np.bincount(records.cell)
     assert MOST_RECORDS <= len(records) <= MOST_RECORDS + len(sizes)
     assert sizes[1] == 1
@@ -199,6 +199,7 @@ class Other:
     """A model of the user's own."""
 
     name = "other"
+    weighting_bias = None
 
 
 def test_a_model_of_another_kind_is_left_alone():

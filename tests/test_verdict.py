@@ -10,8 +10,8 @@ from svysynth.cli.main import main
 from svysynth.mechanisms.findings import Finding
 from svysynth.mechanisms.pseudo_posterior.calibrated import Calibrated
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, Trial, fit_unweighted
-from svysynth.models.base import make_records
 from svysynth.models.diagnostics import Verdict
+from svysynth.models.records import make_records
 from svysynth.privacy.budgets import BudgetState
 from svysynth.publishing.verdict import beside, judge_release
 from test_suitability import house, people, run

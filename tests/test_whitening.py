@@ -9,8 +9,8 @@ from scipy import stats
 
 from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
-from svysynth.models.base import make_records
 from svysynth.models.fbs import FBS
+from svysynth.models.records import make_records
 from svysynth.models.sampler import _turning
 from svysynth.models.whitening import KNOTS, Whitening, identity_cubics, normal_score_cubics
 

@@ -32,6 +32,7 @@ from svysynth.mechanisms.noisy_sums.sizes import (
     facts_of_noisy,
 )
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
+from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget, show
 from svysynth.survey.on_disk import read_large
 from svysynth.survey.survey import survey_from_file
@@ -355,7 +356,7 @@ def test_settings_that_contradict_each_other_are_refused(old, new, words):
 def fitted():
     noise = Remembered()
     measurement, facts = measured_of(survey_of(FRAME), noise)
-    return measurement, facts, fit_measurement(measurement, facts, "fbs", None, 400, STREAMS)
+    return measurement, facts, fit_measurement(measurement, facts, FBS(), None, 400, STREAMS)
 
 
 def release(folder, frame, monkeypatch, noise, fit):

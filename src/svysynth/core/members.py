@@ -1,4 +1,4 @@
-"""The list of mechanisms. A new one is a folder of its own and one line here.
+"""The lists of models and of mechanisms. A new one is a file or a folder of its own, and one line here.
 
 A line has all that reading a spec needs to know: the names that a user may write as `mechanism`, the promise that is
 written as `guarantee`, and whether synthetic files are made. The class itself is imported when it is first asked for
@@ -12,10 +12,42 @@ from typing import Literal, NamedTuple
 Promise = Literal["asymptotic", "global", "none"]
 
 
-class Member(NamedTuple):
-    """A line of the list."""
+class ListedModel(NamedTuple):
+    """A line of the list of models."""
 
-    names: tuple[str, ...]
+    name: str
+    """What a user writes as `mechanism`."""
+    home: str
+    """The class, as module and name."""
+    described: str
+    """What it is a model of, for readers of a release."""
+    promises: tuple[Promise, ...] = ("asymptotic",)
+    """The guarantees with which it can be released."""
+
+    @property
+    def title(self) -> str:
+        """What readers are told of it."""
+        return f"{self.name.upper()}: synthetic data from {self.described}"
+
+
+MODELS: tuple[ListedModel, ...] = (
+    ListedModel("fbs", "svysynth.models.fbs.FBS", "a model of the observed sample", ("asymptotic", "global")),
+    ListedModel(
+        "fbp", "svysynth.models.fbp.FBP", "a model of the population and of the sampling", ("asymptotic", "global")
+    ),
+)
+
+
+def find_model(name: str) -> ListedModel:
+    """The line of a model."""
+    return next(model for model in MODELS if model.name == name)
+
+
+class Member(NamedTuple):
+    """A line of the list of mechanisms."""
+
+    own_names: tuple[str, ...]
+    """Empty where it has the names of models: of all those with its promise."""
     promise: Promise
     microdata: bool
     """Whether synthetic files are released, or tables alone."""
@@ -30,14 +62,19 @@ class Member(NamedTuple):
     scaled: bool = False
     """Whether answers are measured in scales, which may be public constants."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a user may write as `mechanism`."""
+        return self.own_names or tuple(model.name for model in MODELS if self.promise in model.promises)
+
     def makes(self, files: int) -> bool:
         """Whether a release may have so many synthetic files."""
         return files >= self.fewest if self.microdata else files == 0
 
 
 MEMBERS: tuple[Member, ...] = (
-    Member(("fbs", "fbp"), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
-    Member(("fbs", "fbp"), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
+    Member((), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
+    Member((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
     Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
     Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.mechanism.PaperLaplace"),
 )

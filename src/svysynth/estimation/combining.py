@@ -46,6 +46,13 @@ ROUNDING = 1e-7
 whose weights are then rounded."""
 
 
+class CombiningRule(NamedTuple):
+    """What a model says of the tables that are made from its synthetic surveys: fields of `Synthetic`."""
+
+    rules: Rules = "weighted"
+    strata_in_variance: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Synthetic:
     """m synthetic surveys, and the rules by which tables are made from them."""

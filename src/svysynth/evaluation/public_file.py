@@ -17,7 +17,8 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
 from svysynth.core.spec import Spec, Transform
 from svysynth.estimation.combining import UNSMOOTHED
-from svysynth.models.base import linear_statistics, make_records
+from svysynth.models.records import make_records
+from svysynth.models.statistics import linear_statistics
 from svysynth.privacy.public_constants import (
     Law,
     Proposal,

@@ -26,8 +26,9 @@ from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import standard_distance
-from svysynth.models.base import Records, plain_statistics
+from svysynth.models.records import Records
 from svysynth.models.sampler import Fit
+from svysynth.models.statistics import plain_statistics
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.survey.design import Design
 from svysynth.survey.survey import Survey

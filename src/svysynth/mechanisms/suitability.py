@@ -25,7 +25,8 @@ from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.findings import CLUSTERS, LAPLACE, Finding, refuse
 from svysynth.mechanisms.model_fit import Misfit, measure_misfit, simulate_misfit
 from svysynth.mechanisms.pseudo_posterior.calibration import LARGEST_LEVEL, Calibration
-from svysynth.models.base import Model, make_records, within_groups
+from svysynth.models.base import Model
+from svysynth.models.records import make_records, within_groups
 from svysynth.models.sampler import Fit
 from svysynth.survey.columns import ALL
 from svysynth.survey.survey import Survey
@@ -107,7 +108,7 @@ def examine_model(
 
 def refuse_unsuitable(model: Model, survey: Survey, formula: str | None) -> None:
     """What `calibrate` asks in Python: of counts and means by all public columns."""
-    if getattr(model, "gaussian", False):
+    if model.traits.normal:
         refuse(examine_model(survey, formula, [_whole_table(survey)]).findings)
     elif survey.design.cluster:
         refuse([CLUSTERS])
@@ -115,7 +116,7 @@ def refuse_unsuitable(model: Model, survey: Survey, formula: str | None) -> None
 
 def refuse_misfit(fit: Fit, survey: Survey, streams: Streams) -> None:
     """The same of a model of the user's own, which has to be fitted first."""
-    if not getattr(fit.model, "gaussian", False):
+    if not fit.model.traits.normal:
         refuse(judge_misfit(simulate_misfit(survey, fit, [_whole_table(survey)], streams), survey))
 
 
@@ -328,7 +329,7 @@ class _Beyond:
 def judge_weights(found: Calibration, survey: Survey) -> list[Finding]:
     """Weights α that move the model's figures of the whole file, which outcomes that are not normal make them do."""
     records = found.fit.records
-    if not getattr(found.fit.model, "symmetric", False):
+    if not found.fit.model.traits.symmetric:
         return []
     whole = [TableSpec(by=())]
     moved = measure_misfit(survey, records, whole, tabulate_all(survey, whole), found.fit.alpha).tables

@@ -1,86 +1,107 @@
-"""What a model is: one log-likelihood term per record, and what follows from it (docs/method.md).
+"""What a model is: one log-likelihood term per record, and what follows from it (docs/models.md).
 
 A model sees records (t, v, x): the transformed outcome, the log weight scaled to mean 1, and a row of the design
-matrix. Weighting, bounds, calibration and every guarantee work with any `Model`. FBS and FBP fit from weighted
-statistics of the records, so a density evaluation costs the same for a thousand records as for a hundred million.
+matrix. Weighting, bounds, calibration and every guarantee work with any `Model`. Whatever another room has to know of a
+model is said here; none asks for its name or its class. What a model cannot offer is None or False, and is then done
+without or done more slowly.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from svysynth.core.column_storage import Column, derive
-from svysynth.core.engine import LOCAL, Engine, map_blocks
-from svysynth.core.errors import SurveyError
-from svysynth.core.formula import Formula, parse_formula
-from svysynth.core.grouping import Floats, Integers, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.column_storage import Column
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.members import find_model
+from svysynth.core.spec import ModelSpec
+from svysynth.estimation.combining import CombiningRule
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.records import Records
 from svysynth.models.whitening import Whitening
-from svysynth.survey.survey import Survey
-
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
-
-Array = jax.Array
-Parameters = dict[str, Array]
-LARGEST_CONDITION = 1e13
-"""Of X'AX: beyond it a coefficient has no data."""
-WEIGHT_SAYS_MORE = 1e-6
-"""What is left of the log weights beside the other columns, as a part of them, from which on they get a column."""
 
 
-@outlined
-@dataclass(frozen=True, eq=False)
-class Records:
-    """The records as a model sees them; x is constant within a cell of the public columns."""
+class Sampling(NamedTuple):
+    """How chains move on the whitened density."""
 
-    t: Column
-    """The transformed outcome."""
-    v: Column
-    """The log weight, scaled to mean 1."""
-    cell: Column
-    """The cell of each record."""
-    x: Floats
-    """Cell × coefficient: the design matrix, a row for each cell that has records."""
-    terms: tuple[str, ...]
-    """The names of the coefficients."""
-    engine: Engine = LOCAL
-    """Who goes through the records."""
-    scratch: Path | None = None
-    """Where columns of their length are kept that are too long for memory."""
-
-    def __len__(self) -> int:
-        return len(self.t)
+    near_normal: bool = False
+    """Whether that density is nearly standard normal whatever the data. Trajectories of a fixed length then take the
+    place of NUTS."""
+    turn: float = 0.5
+    """Of a nearly normal density, in radians: the angle of one step. With 0.6 a third of the studies' fits of FBS
+    diverge, whose density is less normal where x has no intercept."""
+    steps: int = 3
+    """Steps of one transition: three of 0.5 radians are nearly a quarter turn."""
+    step_size: float = 0.5
+    """Of NUTS, in units of the whitened density's spread."""
+    oversampling: int = 2
+    """Draws made for each draw kept: with fewer, R-hat is too noisy to be held to 1.01 for every quantity."""
 
 
-@outlined
-class LinearStatistics(NamedTuple):
-    """All that the weighted records say about a linear-Gaussian model of (t, v) given x.
+class Traits(NamedTuple):
+    """What is known of a model's likelihood, for which other rooms have shorter ways."""
 
-    With A = diag(α): Σα, G = X'AX, its inverse and the inverse's eigenvalues and eigenvectors, B = G⁻¹X'AY,
-    E = Σα(y − xB)'(y − xB) and Σαx.
+    normal: bool = False
+    """Whether (t, v) is normal given x, so that sums of the records give the tables that the model implies."""
+    quadratic: bool = False
+    """Whether x has few rows, each shared by many records, in which the log-likelihood is a quadratic form in (t, v):
+    a record's bound then costs five multiplications a draw."""
+    symmetric: bool = False
+    """Whether a record's bound depends on its distance from the mean alone: the weights α of normal records then leave
+    the means."""
+    public_weights: bool = False
+    """Whether it has a form for weights that are public: the outcome alone is then modelled."""
+
+
+class WeightingBias(Protocol):
+    """What weights α do to a model's draws, in numbers that can be found by simulation and taken off."""
+
+    def measure(self, draws: Parameters) -> Array:
+        """The mean over draws of what weights shift; logs of spreads come first."""
+
+    def remove(self, draw: Parameters, shift: Floats) -> Parameters:
+        """The draw, moved back by a shift. Without any it is the draw itself, to the last digit."""
+
+    def spreads(self, shift: Floats) -> Floats:
+        """Those of the numbers that are shifts of log spreads."""
+
+    def simulate(
+        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
+    ) -> tuple[Floats, Floats]:
+        """(t, v) of records by the law of the sample, from two rows of standard normal noise."""
+
+
+class CovariancePrior(Protocol):
+    """The model's prior of the spreads s_t, s_v of (t, v) in the sample and of their correlation ρ, up to a constant.
+
+    Terms are given one by one, to be added up.
     """
 
-    total: Array
-    gram: Array
-    gram_inverse: Array
-    values: Array
-    vectors: Array
-    coefficients: Array
-    scatter: Array
-    sum_x: Array
+    def log_narrowing(self, log_ratio: Array) -> Array:
+        """log h, by which tan θ is narrowed where ρ = sin θ, so that the prior is no funnel; log_ratio: log s_v/s_t."""
+
+    def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
+        """The log density of log s_t, log s_v and θ; rest: √(1 − ρ²)."""
+
+    def log_terms_of_spread(self, log_spread: Array) -> Array:
+        """The log density of log s_t alone, where weights are public."""
+
+    def log_terms_given_weights(self, log_spread: Array, weight_spread: Array, correlation: Array) -> tuple[Array, ...]:
+        """That of arctanh ρ given log s_t and s_v."""
 
 
 class Density(Protocol):
     """What the sampler needs. Immutable and hashable: it is compiled once per density and shape."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How chains move."""
+
+    @property
+    def coefficients(self) -> tuple[str, ...]:
+        """Those parameters that are vectors and are drawn by `complete`: diagnosed with what was sampled."""
 
     def whitening(self, statistics: Any) -> Whitening:
         """Where the posterior is and how wide, roughly."""
@@ -92,12 +113,29 @@ class Density(Protocol):
         """All parameters of one draw: constrained, and with those drawn that the density integrates out."""
 
 
+@runtime_checkable
 class Model(Density, Protocol):
     """A model of (t, v) given x."""
 
     @property
     def name(self) -> str:
         """Its name in the spec and in what is published."""
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of its likelihood."""
+
+    @property
+    def combining(self) -> CombiningRule:
+        """How tables are made from its synthetic surveys."""
+
+    @property
+    def weighting_bias(self) -> WeightingBias | None:
+        """What weights α do to its draws; None where that is not known, and draws are left as they are."""
+
+    @property
+    def covariance_prior(self) -> CovariancePrior | None:
+        """Its prior of spreads and correlation, with which it is fitted to noisy sums; None where it cannot be."""
 
     def statistics(self, records: Records, alpha: Column) -> Any:
         """What the density needs of the weighted records, as arrays whose shapes do not depend on their number."""
@@ -109,213 +147,21 @@ class Model(Density, Protocol):
         """Outcome t*, log weight v* and smoothed log weight for each row of x, from one draw."""
 
 
-def make_records(survey: Survey, formula: str | None = None) -> Records:
-    """The records of a survey, with the design matrix of a formula (by default the public columns' main effects)."""
-    sizes = [len(survey.levels(column)) for column in survey.public]
-    cells, weight, cell = survey.model_cells()
-    positions = dict(zip(survey.public, np.unravel_index(cells, sizes), strict=True))
-    parsed = Formula.main_effects(survey.public) if formula is None else parse_formula(formula, survey.public)
-    x, terms = design_matrix(positions, {column: survey.levels(column) for column in survey.public}, parsed)
-    t = derive(np.log, survey.outcome_values) if survey.transform == "log" else survey.outcome_values
-    mean = sum(map_blocks(survey.engine, _BlockSum(survey.weights), len(survey))) / len(survey)
-    v = derive(partial(_log_ratio, mean=mean), survey.weights)
-    if weight is not None:
-        x, terms = _with_weight(x, terms, _log_ratio(weight, mean))
-    return Records(t, v, cell, x, terms, survey.engine, survey.scratch)
+class ListedModel(Model, Protocol):
+    """A model that a spec can name (`core/members.py`)."""
+
+    @classmethod
+    def from_spec(cls, settings: ModelSpec, weight_public: bool) -> Model:
+        """The model as a spec asks for it."""
 
 
-@outlined
-@dataclass(frozen=True)
-class _BlockSum:
-    column: Column
-
-    def __call__(self, piece: slice) -> float:
-        return float(self.column[piece].sum())
+def make_model(name: str, settings: ModelSpec, weight_public: bool = False) -> Model:
+    """The model of that name, as a spec asks for it."""
+    return _load(find_model(name).home).from_spec(settings, weight_public)
 
 
-def _log_ratio(weight: Floats, mean: float) -> Floats:
-    return np.asarray(np.log(weight / mean))
-
-
-def _with_weight(x: Floats, terms: tuple[str, ...], log_weight: Floats) -> tuple[Floats, tuple[str, ...]]:
-    """The design matrix with public weights as a column, unless the other columns say all that it does."""
-    rest = log_weight - x @ np.linalg.lstsq(x, log_weight)[0]
-    if np.linalg.norm(rest) <= WEIGHT_SAYS_MORE * max(float(np.linalg.norm(log_weight)), 1.0):
-        return x, terms
-    return np.column_stack([x, log_weight]), (*terms, "log weight")
-
-
-def design_matrix(
-    positions: Mapping[str, Integers], levels: Mapping[str, tuple[str, ...]], formula: Formula
-) -> tuple[Floats, tuple[str, ...]]:
-    """formulaic sees columns and their levels by number, as `c0` and `l0`: a name may be anything."""
-    import formulaic
-    import pandas as pd
-
-    plain = {name: f"c{number}" for number, name in enumerate(positions)}
-    # formulaic works on pandas; polars' own conversion would need pyarrow, which is not a dependency
-    frame = pd.DataFrame({plain[name]: _numbered(position) for name, position in positions.items()})
-    terms = [":".join(plain[name] for name in term) for term in formula.terms]
-    text = " + ".join(["1" if formula.intercept else "0", *terms])
-    matrix = formulaic.model_matrix(text, frame, na_action="raise")
-    x = np.asarray(matrix, dtype=np.float64)
-    if np.linalg.matrix_rank(x) < x.shape[1]:
-        raise SurveyError(
-            "spec", "model.formula", "has terms that the filled cells cannot tell apart", "use fewer interactions"
-        )
-    return x, tuple(_restored(str(term), levels) for term in matrix.columns)
-
-
-def _numbered(position: Integers) -> Any:
-    import pandas as pd
-
-    present, code = np.unique(position, return_inverse=True)
-    return pd.Categorical.from_codes(code, [f"l{level}" for level in present])
-
-
-def _restored(term: str, levels: Mapping[str, tuple[str, ...]]) -> str:
-    names = list(levels)
-
-    def restore(match: re.Match[str]) -> str:
-        name = names[int(match[1])]
-        return f"{name}[{match[2]}{levels[name][int(match[3])]}]"
-
-    return re.sub(r"c(\d+)\[((?:T\.)?)l(\d+)\]", restore, term)
-
-
-@outlined
-class CellSums(NamedTuple):
-    """Σα and the weighted means of (t, v) in every cell, and the scatter about them over all cells."""
-
-    total: Any
-    mean: Any
-    scatter: Any
-
-
-@outlined
-@dataclass(frozen=True)
-class _BlockSums:
-    """The sums of one block."""
-
-    t: Column
-    v: Column
-    cell: Column
-    cells: int
-    alpha: Column
-
-    def __call__(self, piece: slice) -> CellSums:
-        cells, cell, alpha = self.cells, self.cell[piece], self.alpha[piece]
-        total = group_sums(cell, cells, alpha)
-        safe = np.where(total > 0, total, 1.0)
-        y = np.stack([self.t[piece], self.v[piece]])
-        mean = np.stack([group_sums(cell, cells, alpha * column) / safe for column in y])
-        off = y - mean[:, cell]
-        scatter = np.array([[np.sum(alpha * off[i] * off[j]) for j in range(2)] for i in range(2)])
-        return CellSums(total, mean, scatter)
-
-
-def _merge(blocks: list[CellSums]) -> CellSums:
-    """Of all blocks, in their order: each block's means are weighed about the common ones."""
-    if len(blocks) == 1:
-        return blocks[0]
-    totals, means, scatters = (np.stack(column) for column in zip(*blocks, strict=True))
-    total = totals.sum(axis=0)
-    mean = (totals[:, np.newaxis] * means).sum(axis=0) / np.where(total > 0, total, 1.0)
-    off = means - mean
-    between = np.einsum("bc,bic,bjc->bij", totals, off, off)
-    return CellSums(total, mean, (scatters + between).sum(axis=0))
-
-
-def within_groups(engine: Engine, column: Column, group: Column, groups: int) -> tuple[Floats, Floats]:
-    """How many records each group has, and the standard deviation of a column in it, in one pass."""
-    counts, means, squares = (
-        np.stack(part)
-        for part in zip(*map_blocks(engine, _GroupMoments(column, group, groups), len(column)), strict=True)
-    )
-    count = counts.sum(axis=0)
-    safe = np.where(count > 0, count, 1.0)
-    mean = (counts * means).sum(axis=0) / safe
-    scatter = squares.sum(axis=0) + (counts * (means - mean) ** 2).sum(axis=0)
-    return count, np.sqrt(scatter / safe)
-
-
-@outlined
-@dataclass(frozen=True)
-class _GroupMoments:
-    """Count, mean and sum of squares about the mean, of each group of a block."""
-
-    column: Column
-    group: Column
-    groups: int
-
-    def __call__(self, piece: slice) -> tuple[Floats, Floats, Floats]:
-        values, group = self.column[piece], self.group[piece]
-        count = np.bincount(group, minlength=self.groups).astype(float)
-        mean = group_sums(group, self.groups, values) / np.where(count > 0, count, 1.0)
-        return count, mean, group_sums(group, self.groups, (values - mean[group]) ** 2)
-
-
-def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:
-    """One pass over the records: weighted sums by cell, centred so that no digits cancel."""
-    return LinearStatistics(*(jnp.asarray(value) for value in plain_statistics(records, alpha)))
-
-
-def plain_statistics(records: Records, alpha: Column) -> LinearStatistics:
-    """The same without JAX, for what is asked before there is a fit."""
-    block = _BlockSums(records.t, records.v, records.cell, len(records.x), alpha)
-    sums = _merge(map_blocks(records.engine, block, len(records)))
-    try:
-        found = _statistics(sums, records.x, np)
-    except np.linalg.LinAlgError:
-        found = None
-    if found is None or not _are_usable(found.values, np):
-        raise no_data()
+@cache
+def _load(home: str) -> type[ListedModel]:
+    module, _, name = home.rpartition(".")
+    found: type[ListedModel] = getattr(import_module(module), name)
     return found
-
-
-@jax.jit
-def linear_statistics_together(
-    t: Array, v: Array, cell: Array, x: Array, alpha: Array
-) -> tuple[LinearStatistics, Array]:
-    """The same of many surveys at once, on JAX's device, and of which of them they can be used.
-
-    Every array has the survey as its first axis.
-    """
-
-    def of_one(t: Array, v: Array, cell: Array, x: Array, alpha: Array) -> tuple[LinearStatistics, Array]:
-        def add(values: Array) -> Array:
-            return jnp.zeros(len(x)).at[cell].add(values)
-
-        total = add(alpha)
-        y = jnp.stack([t, v])
-        mean = jax.vmap(add)(alpha * y) / jnp.where(total > 0, total, 1.0)
-        off = y - mean[:, cell]
-        found = _statistics(CellSums(total, mean, (alpha * off) @ off.T), x, jnp)
-        return found, _are_usable(found.values, jnp)
-
-    found: tuple[LinearStatistics, Array] = jax.vmap(of_one)(t, v, cell, x, alpha)
-    return found
-
-
-def _statistics(sums: CellSums, x: Any, xp: Any) -> LinearStatistics:
-    """From the sums of the cells, with numpy or JAX."""
-    total, mean, within = sums
-    gram = (x * total[:, np.newaxis]).T @ x
-    inverse = xp.linalg.inv(gram)
-    coefficients = inverse @ (x * total[:, np.newaxis]).T @ mean.T
-    residual = mean.T - x @ coefficients
-    scatter = within + (residual * total[:, np.newaxis]).T @ residual
-    values, vectors = xp.linalg.eigh(inverse)
-    return LinearStatistics(total.sum(), gram, inverse, values, vectors, coefficients, scatter, total @ x)
-
-
-def _are_usable(values: Any, xp: Any) -> Any:
-    """Whether X'AX can be inverted, by its inverse's eigenvalues."""
-    return xp.isfinite(values).all() & (values[0] > 0) & (values[-1] < LARGEST_CONDITION * values[0])
-
-
-def no_data() -> SurveyError:
-    """The error of records that are weighted down too far."""
-    return SurveyError(
-        "data", "the weighted records", "leave a coefficient of the model without data", "use a larger epsilon"
-    )

@@ -10,17 +10,22 @@ the Gram matrix's common eigenvectors: they are integrated out, and the sampler 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from svysynth.core.column_storage import Column
+from svysynth.core.grouping import Floats, Integers
 from svysynth.core.outline import outlined
-from svysynth.core.spec import Smoothing
-from svysynth.estimation.combining import Rules
-from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
+from svysynth.core.spec import ModelSpec, Smoothing
+from svysynth.estimation.combining import CombiningRule
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Sampling, Traits
+from svysynth.models.records import Records
+from svysynth.models.statistics import LinearStatistics, linear_statistics
 from svysynth.models.whitening import Whitening
 
 
@@ -37,15 +42,29 @@ class FBP:
     """Whether the density of a record is that of π and not of log π: 1/π more, which changes no posterior but every
     Lipschitz bound. The paper's figures suggest it (docs/reproduction.md); what it prints is the other."""
     name = "fbp"
-    near_normal = True
-    gaussian = True
-    quadratic = True
-    rules: ClassVar[Rules] = "population"
+    sampling = Sampling(near_normal=True)
+    traits = Traits(normal=True, quadratic=True)
+    coefficients = ("beta", "kappa_x")
+
+    @classmethod
+    def from_spec(cls, settings: ModelSpec, weight_public: bool) -> FBP:
+        """With the spec's smoothing; it has no form for public weights."""
+        return cls(smoothing=settings.smoothing)
 
     @property
-    def strata_in_variance(self) -> bool:
-        """The paper's FBP treats the sample as one stratum."""
-        return self.smoothing == "full"
+    def combining(self) -> CombiningRule:
+        """Outcomes are already the population's. The paper's FBP treats the sample as one stratum."""
+        return CombiningRule("population", self.smoothing == "full")
+
+    @property
+    def covariance_prior(self) -> FBP:
+        """Its own, of the sample that it implies."""
+        return self
+
+    @property
+    def weighting_bias(self) -> PopulationBias:
+        """Its density is not largest where the sample's is, so that all parameters move."""
+        return PopulationBias()
 
     def statistics(self, records: Records, alpha: Column) -> LinearStatistics:
         """Weighted sums of the records."""
@@ -69,6 +88,28 @@ class FBP:
     def _curvature(self, z: Array, statistics: LinearStatistics) -> Array:
         values, vectors = jnp.linalg.eigh(-jax.hessian(self.log_density)(z, statistics))
         return jnp.asarray((vectors * jnp.maximum(jnp.abs(values), 1.0)) @ vectors.T)
+
+    def log_narrowing(self, log_ratio: Array) -> Array:
+        """The prior of κ_y = −ρ s_v/s_t holds ρ near 0 where s_t is small beside s_v: h² = 1/(1 + (s_v/s_t)²/100)."""
+        return -0.5 * jnp.logaddexp(0.0, 2 * log_ratio - jnp.log(self.coefficient_variance))
+
+    def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
+        """Half-Cauchy σ_y = s_t and σ_π = s_v√(1 − ρ²), normal κ_y = −ρ s_v/s_t, and the Jacobian of all three."""
+        variances = jnp.exp(2 * log_spread) / self.scale**2
+        cauchy = jnp.log1p(variances[0]) + jnp.log1p(variances[1] * rest**2)
+        kappa = -correlation * jnp.exp(log_spread[1] - log_spread[0])
+        return -cauchy, -0.5 * kappa**2 / self.coefficient_variance, 2 * log_spread[1]
+
+    def log_terms_of_spread(self, log_spread: Array) -> Array:
+        """Half-Cauchy."""
+        return log_spread - jnp.log1p(jnp.exp(2 * log_spread) / self.scale**2)
+
+    def log_terms_given_weights(self, log_spread: Array, weight_spread: Array, correlation: Array) -> tuple[Array, ...]:
+        """σ_π and κ_y follow from ρ."""
+        sigma_pi = jnp.log(weight_spread) + 0.5 * jnp.log1p(-(correlation**2))
+        kappa = -correlation * weight_spread / jnp.exp(log_spread)
+        cauchy = jnp.log1p(jnp.exp(2 * sigma_pi) / self.scale**2)
+        return sigma_pi, -cauchy, -0.5 * kappa**2 / self.coefficient_variance, -log_spread
 
     def log_density(self, z: Array, statistics: LinearStatistics) -> Array:
         """Log pseudo posterior of (κ_y, log σ_y, log σ_π) with β and κ_x integrated out, up to a constant."""
@@ -129,6 +170,44 @@ class FBP:
         slope = -parameters["kappa_y"] * t
         full = slope - x @ parameters["kappa_x"]
         return t, full - parameters["sigma_pi"] * noise[1], full if self.smoothing == "full" else slope
+
+
+@dataclass(frozen=True)
+class PopulationBias:
+    """What weights α do to FBP: they move all its parameters."""
+
+    def measure(self, draws: Parameters) -> Array:
+        """The means of log σ_y, log σ_π, κ_y, β and κ_x."""
+        return jnp.asarray(_mean_parameters(draws))
+
+    def remove(self, draw: Parameters, shift: Floats) -> Parameters:
+        """Each parameter, moved back."""
+        beta, kappa_x = np.split(shift[3:], 2)
+        spreads = {name: draw[name] * np.exp(-shift[i]) for i, name in enumerate(("sigma_y", "sigma_pi"))}
+        return draw | {
+            **spreads,
+            "kappa_y": draw["kappa_y"] - shift[2],
+            "beta": draw["beta"] - beta,
+            "kappa_x": draw["kappa_x"] - kappa_x,
+        }
+
+    def spreads(self, shift: Floats) -> Floats:
+        """Those of σ_y and σ_π."""
+        return shift[:2]
+
+    def simulate(
+        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
+    ) -> tuple[Floats, Floats]:
+        """Parameters are the population's: in the sample outcomes are shifted by κ_yσ_y² and log π by σ_π²."""
+        slope, sigma_y, sigma_pi = (parameters[name] for name in ("kappa_y", "sigma_y", "sigma_pi"))
+        t = (x @ parameters["beta"])[cell] + slope * sigma_y**2 + sigma_y * noise[0]
+        return t, -(slope * t + (x @ parameters["kappa_x"])[cell] + sigma_pi**2 + sigma_pi * noise[1])
+
+
+@jax.jit
+def _mean_parameters(draws: Parameters) -> Array:
+    columns = [jnp.log(draws["sigma_y"]), jnp.log(draws["sigma_pi"]), draws["kappa_y"]]
+    return jnp.concatenate([jnp.stack(columns), draws["beta"].T, draws["kappa_x"].T]).mean(axis=1)
 
 
 @outlined

@@ -14,6 +14,7 @@ a column, so that what the weight says of the outcome is kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -22,8 +23,13 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from svysynth.core.column_storage import Column
-from svysynth.core.grouping import Floats
-from svysynth.models.base import Array, LinearStatistics, Parameters, Records, linear_statistics
+from svysynth.core.grouping import Floats, Integers
+from svysynth.core.spec import ModelSpec
+from svysynth.estimation.combining import CombiningRule
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Sampling, Traits
+from svysynth.models.records import Records
+from svysynth.models.statistics import LinearStatistics, linear_statistics
 from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
 
 GRID = np.linspace(0.0, 1.0, 1000)
@@ -45,16 +51,33 @@ class FBS:
     weight_public: bool = False
     """Whether the outcome alone is modelled, because the weights are public and kept as they are."""
     name = "fbs"
-    near_normal = True
-    gaussian = True
-    symmetric = True
-    """A record's bound depends on its distance from the mean alone: of normal records the weights α shrink Σ, and
-    leave the means."""
+    sampling = Sampling(near_normal=True)
+    combining = CombiningRule()
+
+    @classmethod
+    def from_spec(cls, settings: ModelSpec, weight_public: bool) -> FBS:
+        """With the paper's priors."""
+        return cls(weight_public=weight_public)
 
     @property
-    def quadratic(self) -> bool:
-        """Whether x has few rows, each shared by many records, in which the log-likelihood is a quadratic form."""
-        return not self.weight_public
+    def traits(self) -> Traits:
+        """Where weights are public x has a row for nearly every record."""
+        return Traits(normal=True, quadratic=not self.weight_public, symmetric=True, public_weights=True)
+
+    @property
+    def coefficients(self) -> tuple[str, ...]:
+        """β of each outcome."""
+        return ("beta_y", "beta_w")[: self.outcomes]
+
+    @property
+    def covariance_prior(self) -> FBS:
+        """Its own: half-t spreads and an LKJ correlation."""
+        return self
+
+    @property
+    def weighting_bias(self) -> SpreadBias:
+        """Bounds depend on the distance from the mean alone, so that weights shrink Σ and leave β."""
+        return SpreadBias(self.weight_public)
 
     @property
     def outcomes(self) -> int:
@@ -123,6 +146,22 @@ class FBS:
         inside = jnp.exp(2 * log_scale) / (self.degrees * self.scale**2)
         return -0.5 * (self.degrees + 1) * jnp.log1p(inside) + log_scale
 
+    def log_narrowing(self, log_ratio: Array) -> Array:
+        """None: spreads and correlation are independent."""
+        return jnp.zeros(())
+
+    def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
+        """Half-t spreads; LKJ's (1 − ρ²)^(η − 1) with the Jacobian of ρ = sin θ."""
+        return self.log_half_t(log_spread).sum(), (2 * self.correlation_shape - 1) * jnp.log(rest)
+
+    def log_terms_of_spread(self, log_spread: Array) -> Array:
+        """A half-t spread."""
+        return self.log_half_t(log_spread)
+
+    def log_terms_given_weights(self, log_spread: Array, weight_spread: Array, correlation: Array) -> tuple[Array, ...]:
+        """LKJ, whatever the spreads."""
+        return (self.correlation_shape * jnp.log1p(-(correlation**2)),)
+
     def log_density(self, z: Array, statistics: LinearStatistics) -> Array:
         """Log pseudo posterior with β integrated out, up to a constant."""
         size, own = statistics.gram.shape[0], self._covariances
@@ -152,11 +191,10 @@ class FBS:
         gap = (statistics.coefficients.T - drawn - noise).reshape(-1)
         shift = prior @ jnp.linalg.solve(_noise(sigma, statistics) + prior, gap)
         beta = drawn + shift.reshape(shape)
-        own_names = ("y", "w")[: self.outcomes]
         return {
-            **{f"beta_{name}": beta[place] for place, name in enumerate(own_names)},
+            **{name: beta[place] for place, name in enumerate(self.coefficients)},
             "covariance": sigma,
-            **{f"scale_{name}": scales[place] for place, name in enumerate(own_names)},
+            **{name: scales[place] for place, name in enumerate(("scale_y", "scale_w")[: self.outcomes])},
             "correlation_beta": factor @ factor.T,
         }
 
@@ -181,6 +219,40 @@ class FBS:
             return x @ parameters["beta_y"] + off[0], nothing, nothing
         smoothed = x @ parameters["beta_w"] + covariance[0, 1] / covariance[0, 0] * off[0]
         return x @ parameters["beta_y"] + off[0], x @ parameters["beta_w"] + off[1], smoothed
+
+
+@dataclass(frozen=True)
+class SpreadBias:
+    """What weights α do to FBS: Σ is multiplied by one factor, and β stays."""
+
+    weight_public: bool
+
+    def measure(self, draws: Parameters) -> Array:
+        """The mean log spread."""
+        return jnp.asarray(_mean_log_spread(draws["covariance"]))
+
+    def remove(self, draw: Parameters, shift: Floats) -> Parameters:
+        """Σ, multiplied back."""
+        return draw | {"covariance": draw["covariance"] * np.exp(-2 * shift[0])}
+
+    def spreads(self, shift: Floats) -> Floats:
+        """All there is."""
+        return shift
+
+    def simulate(
+        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
+    ) -> tuple[Floats, Floats]:
+        """From the model; v is zero where weights are public."""
+        covariance = parameters["covariance"]
+        off = np.linalg.cholesky(covariance) @ noise[: len(covariance)]
+        t = (x @ parameters["beta_y"])[cell] + off[0]
+        return t, np.zeros(len(cell)) if self.weight_public else (x @ parameters["beta_w"])[cell] + off[1]
+
+
+@jax.jit
+def _mean_log_spread(covariance: Array) -> Array:
+    outcomes = covariance.shape[-1]
+    return jnp.mean(jnp.linalg.slogdet(covariance)[1] / (2 * outcomes))[None]
 
 
 def covariance_of(z: Array) -> tuple[Array, Array]:

@@ -21,7 +21,10 @@ from jax.flatten_util import ravel_pytree
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
 from svysynth.core.outline import outlined
-from svysynth.models.base import Array, Parameters, Records
+from svysynth.estimation.combining import CombiningRule
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Sampling, Traits
+from svysynth.models.records import Records
 from svysynth.models.whitening import Whitening
 
 PLACE = "the NumPyro model"
@@ -69,6 +72,17 @@ class NumPyroModel:
     step_size: float = 0.5
     """Of NUTS, in units of the whitened density's spread: smaller when transitions diverge."""
     name = "numpyro"
+    traits = Traits()
+    combining = CombiningRule()
+    coefficients = ()
+    """Nothing is integrated out: all its parameters are sampled, and diagnosed as such."""
+    weighting_bias = None
+    covariance_prior = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """NUTS."""
+        return Sampling(step_size=self.step_size)
 
     def __post_init__(self) -> None:
         try:

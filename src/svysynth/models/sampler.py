@@ -2,8 +2,8 @@
 
 FBS and FBP are whitened to nearly standard normal. There a trajectory of a quarter turn ends at an independent draw;
 NUTS would spend its gradients on finding out what is known. So they are sampled by Hamiltonian Monte Carlo of three
-steps, whose integrator follows the standard normal exactly; a model may name other steps (`turn`, `steps`). One that
-does not call itself `near_normal` gets NUTS.
+steps, whose integrator follows the standard normal exactly; a density may name other steps (`Sampling`). One that is
+not nearly normal gets NUTS.
 
 The compiled program depends on the model and on the shapes of its statistics, not on the data, the weights α or the
 number of records. With the same random stream the draws move smoothly with α, which calibration relies on.
@@ -27,22 +27,14 @@ from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.outline import outlined
 from svysynth.core.streams import Streams
-from svysynth.models.base import Array, Density, Model, Parameters, Records
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Density, Model
 from svysynth.models.diagnostics import Verdict, judge, judge_together
 from svysynth.models.jax_keys import jax_key, wrapped
+from svysynth.models.records import Records
 from svysynth.models.whitening import Whitening
 
 CHAINS = 4
-OVERSAMPLING = 2
-"""Draws made for each draw kept, for a model that names no number of its own (`oversampling`): with fewer, R-hat is too
-noisy to be held to 1.01 for every quantity."""
-STEP_SIZE = 0.5
-"""Of NUTS, in units of the whitened density's spread, for a model that names none of its own."""
-TURN = 0.5
-"""Of a nearly normal density, in radians: the angle of one step. With 0.6 a third of the studies' fits of FBS diverge,
-whose density is less normal where x has no intercept."""
-STEPS = 3
-"""Steps of one transition: three of 0.5 radians are nearly a quarter turn."""
 JITTER = 0.2
 """By how much of itself the step varies from transition to transition, so that no parameter comes round in phase."""
 START_SPREAD = 0.5
@@ -118,7 +110,7 @@ def _run(
             state, leg = advance(state, number=1 + len(legs), halvings=halvings)
             legs.append(leg)
         run = _Leg(*jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=1), *legs))
-        verdict = judge(_quantities(run), int(run.divergent.sum()), run.energy)
+        verdict = judge(_quantities(run, model.coefficients), int(run.divergent.sum()), run.energy)
         if verdict.passed or verdict.divergences:
             break
     kept = _legs(model, draws) if from_first_round else len(legs)
@@ -167,7 +159,7 @@ def _run_together(
         state, leg = _advance_together(model, statistics, whitening, state, key, number, halvings)
         legs.append(leg)
     run = _Leg(*jax.tree.map(lambda *pieces: jnp.concatenate(pieces, axis=2), *legs))
-    figures = judge_together(jax.vmap(partial(_quantities, xp=jnp))(run), run.energy)
+    figures = judge_together(jax.vmap(partial(_quantities, names=model.coefficients, xp=jnp))(run), run.energy)
     thin = jax.vmap(partial(_thin, draws=draws, legs=_legs(model, draws)))
     kept = {name: thin(value) for name, value in run.parameters.items()}
     return kept, np.asarray(figures), np.asarray(run.divergent.sum(axis=(1, 2)))
@@ -198,7 +190,7 @@ class _Leg(NamedTuple):
 
 def _legs(model: Density, draws: int) -> int:
     """The legs of a round: a round has as many transitions as are thinned to that many draws."""
-    return -(-getattr(model, "oversampling", OVERSAMPLING) * draws // (CHAINS * LEG))
+    return -(-model.sampling.oversampling * draws // (CHAINS * LEG))
 
 
 def _thin(value: Any, draws: int, legs: int) -> Any:
@@ -208,10 +200,9 @@ def _thin(value: Any, draws: int, legs: int) -> Any:
     return first[:, :: first.shape[1] // each][:, :each].reshape(-1, *value.shape[2:])[:draws]
 
 
-def _quantities(run: _Leg, xp: Any = np) -> Any:
+def _quantities(run: _Leg, names: tuple[str, ...], xp: Any = np) -> Any:
     """What is diagnosed, chain × draw × quantity: all that was sampled, and the coefficients drawn from it."""
-    drawn = [value for name, value in run.parameters.items() if value.ndim == 3 and not name.startswith("scale")]
-    return xp.concatenate([run.z, *drawn], axis=2)
+    return xp.concatenate([run.z, *(run.parameters[name] for name in names)], axis=2)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -256,14 +247,12 @@ def _advance(
 
 def make_transition(model: Density, density: Callable[[Array], Array], size: int) -> Callable[..., Any]:
     """One transition of one chain; `jitter` scales its step and `halvings` halves it, for the same distance."""
-    metric = jnp.ones(size)
-    if getattr(model, "near_normal", False):
+    metric, (near_normal, turn, steps, step, _) = jnp.ones(size), model.sampling
+    if near_normal:
         kernel = blackjax.hmc.build_kernel(integrator=_turning)
-        turn, steps = getattr(model, "turn", TURN), getattr(model, "steps", STEPS)
         return lambda key, state, jitter, halvings: kernel(
             key, state, density, jitter * turn / 2**halvings, metric, steps * 2**halvings
         )
-    step = float(getattr(model, "step_size", STEP_SIZE))
     nuts = blackjax.nuts.build_kernel()
     return lambda key, state, jitter, halvings: nuts(key, state, density, step / 2**halvings, metric)
 

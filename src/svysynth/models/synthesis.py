@@ -26,8 +26,10 @@ from svysynth.core.outline import outlined
 from svysynth.core.spec import DRAWS_APART, Transform
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
-from svysynth.models.base import Array, Model, Parameters, Records
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Model
 from svysynth.models.jax_keys import wrapped
+from svysynth.models.records import Records
 from svysynth.models.sampler import Fit
 from svysynth.survey.on_disk import survey_of_columns
 from svysynth.survey.survey import Survey
@@ -272,4 +274,4 @@ def _draw_records(model: Model, key: Array, parameters: Parameters, x: Array) ->
 
 def make_synthetic(surveys: tuple[Survey, ...], model: Model) -> Synthetic:
     """Synthetic surveys with the rules that belong to their model."""
-    return Synthetic(surveys, getattr(model, "rules", "weighted"), getattr(model, "strata_in_variance", True))
+    return Synthetic(surveys, *model.combining)

@@ -29,7 +29,6 @@ from svysynth.evaluation.audit.attack import attack
 from svysynth.mechanisms.base import mechanism_of
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, Use
 from svysynth.mechanisms.noisy_tables.additive import additive_tables
-from svysynth.mechanisms.noisy_tables.mechanism import NoisyTables
 from svysynth.pipeline import release
 from svysynth.privacy.release import STAMP
 from svysynth.survey.files import write_frame
@@ -77,7 +76,7 @@ def require_promise(spec: Spec) -> PrivacySpec:
     """The spec's privacy part, if it promises something that an attack could refute."""
     privacy = spec.privacy
     if privacy is not None and privacy.guarantee == "global":
-        if isinstance(mechanism_of(privacy), NoisyTables):
+        if not mechanism_of(privacy).modelled:
             return privacy
         problem = "asks for noisy sums of a model, which this attack on tables does not look at"
         raise SurveyError("spec", "privacy.mechanism", problem, "use mechanism = 'laplace'")

@@ -27,12 +27,10 @@ from svysynth.core.outline import outlined
 from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.methods import (
     Fitted,
-    Method,
     Plan,
     Scenario,
     combine_tables,
     fitting_steps,
-    rules_of,
     synthesis_streams,
     tabulate_rivals,
 )
@@ -41,9 +39,11 @@ from svysynth.evaluation.paper.stack import stack_surveys, tabulate_stack
 from svysynth.evaluation.paper.workers import Progress, keep_replicate, processes, unfinished
 from svysynth.mechanisms.pseudo_posterior.calibration import Answer, Order, Steps
 from svysynth.mechanisms.pseudo_posterior.record_bounds import bounds_together
-from svysynth.models.base import Model, Records, linear_statistics_together, no_data
+from svysynth.models.base import Model
+from svysynth.models.records import Records
 from svysynth.models.sampler import Fit, fit_together, padded
-from svysynth.models.synthesis import choose_draws, draw_keys, shuffle_keys, synthesize_together
+from svysynth.models.statistics import linear_statistics_together, no_data
+from svysynth.models.synthesis import choose_draws, draw_keys, make_synthetic, shuffle_keys, synthesize_together
 from svysynth.survey.survey import Groups, Survey
 
 BATCH = 1024
@@ -173,7 +173,7 @@ def _results(plan: Plan, done: Sequence[tuple[Sample, Fits]]) -> list[Result]:
         for name, bound in plan.fits:
             drawn = _Drawn.of(stack, [fitted[name, bound].calibration.fit for _, fitted in done], name, bound)
             for method, model in plan.methods_of(name).items():
-                tables = threads.map(partial(_tabulate, stack, drawn, model, method), range(max(plan.datasets)))
+                tables = threads.map(partial(_tabulate, stack, drawn, model), range(max(plan.datasets)))
                 private |= combine_tables(method, bound, np.stack(list(tables)), plan)
     results = []
     for place, (sample, fitted) in enumerate(done):
@@ -216,7 +216,6 @@ class _Stack:
 class _Drawn:
     """The released draws of one fit of every replicate of a stack, and the source of what is drawn from them."""
 
-    name: str
     draws: dict[str, Floats]
     """Row × data set × what a parameter has."""
     streams: Sequence[Streams]
@@ -224,11 +223,11 @@ class _Drawn:
     @classmethod
     def of(cls, stack: _Stack, fits: Sequence[Fit], name: str, bound: float) -> _Drawn:
         draws = {key: np.stack([fits[i].draws[key] for i in stack.rows]) for key in fits[0].draws}
-        return cls(name, draws, [synthesis_streams(sample.streams, name, bound) for sample in stack.samples])
+        return cls(draws, [synthesis_streams(sample.streams, name, bound) for sample in stack.samples])
 
 
-def _tabulate(stack: _Stack, drawn: _Drawn, model: Model, method: Method, number: int) -> Floats:
-    """The tables of the data set of that number of every replicate, by one method."""
+def _tabulate(stack: _Stack, drawn: _Drawn, model: Model, number: int) -> Floats:
+    """The tables of the data set of that number of every replicate, by one model."""
     size, total = len(stack.samples[0].survey), stack.survey.population_total
     laid = synthesize_together(
         model,
@@ -246,7 +245,7 @@ def _tabulate(stack: _Stack, drawn: _Drawn, model: Model, method: Method, number
     survey = stack.survey
     columns = pl.Series(survey.outcome, np.exp(t).ravel()), pl.Series(survey.design.weight, weight.ravel())
     synthetic = replace(survey, frame=survey.frame.with_columns(columns))
-    return tabulate_stack(synthetic, rules_of(method, drawn.name))
+    return tabulate_stack(synthetic, make_synthetic((), model))
 
 
 def _stacked(tables: Sequence[Any]) -> Any:

@@ -20,7 +20,7 @@ from svysynth.core.grouping import Floats
 from svysynth.core.outline import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
-from svysynth.estimation.combining import Synthetic, combine_estimates
+from svysynth.estimation.combining import combine_estimates
 from svysynth.estimation.tables import tabulate_all
 from svysynth.evaluation.paper.stack import stack_surveys, tabulate_stack
 from svysynth.mechanisms.paper_laplace.tables import laplace_tables
@@ -33,9 +33,10 @@ from svysynth.mechanisms.pseudo_posterior.calibration import (
     unweighted_steps,
 )
 from svysynth.mechanisms.pseudo_posterior.record_bounds import inverse_weights, summarize_bounds
-from svysynth.models.base import Model, Records, make_records
+from svysynth.models.base import Model
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
+from svysynth.models.records import Records, make_records
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.survey.survey import Survey
 
@@ -94,12 +95,15 @@ class Plan:
         effects = " + ".join(f"`{column}`" for column in survey.public)
         return make_records(survey, effects if self.intercept else f"0 + {effects}")
 
-    def methods_of(self, name: str) -> dict[Method, Model]:
-        """The methods that share a model's fit, each with its own way of smoothing."""
-        if name == "fbs":
-            return {"fbs": FBS()}
+    @property
+    def compared(self) -> dict[Method, Model]:
+        """The methods that draw synthetic surveys, each with its model and its way of smoothing."""
         paper = FBP(smoothing="paper", lognormal=self.lognormal)
-        return {"fbp": paper, "fbp-full": replace(paper, smoothing="full")}
+        return {"fbs": FBS(), "fbp": paper, "fbp-full": replace(paper, smoothing="full")}
+
+    def methods_of(self, name: str) -> dict[Method, Model]:
+        """The methods that share a model's fit."""
+        return {method: model for method, model in self.compared.items() if model.name == name}
 
     @property
     def scenarios(self) -> list[Scenario]:
@@ -199,16 +203,11 @@ def tabulate_methods(
     The three are the estimate, its standard error and the length of its interval; not a number where there is none.
     """
     found = tabulate_rivals(survey, plan, streams)
-    for (name, bound), one in fitted.items():
+    for (_, bound), one in fitted.items():
         for method, surveys in one.surveys.items():
-            tables = tabulate_stack(stack_surveys(surveys), rules_of(method, name))
+            tables = tabulate_stack(stack_surveys(surveys), make_synthetic((), plan.compared[method]))
             found |= combine_tables(method, bound, tables, plan)
     return np.stack([found[scenario] for scenario in plan.scenarios])
-
-
-def rules_of(method: Method, name: str) -> Synthetic:
-    """By which rules a method's tables are made."""
-    return make_synthetic((), FBP("paper" if method == "fbp" else "full") if name == "fbp" else FBS())
 
 
 def combine_tables(method: Method, bound: float, tables: Floats, plan: Plan) -> dict[Scenario, Floats]:

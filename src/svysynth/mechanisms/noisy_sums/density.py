@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from svysynth.core.spec import Transform
-from svysynth.models.base import Array
+from svysynth.models.arrays import Array
+from svysynth.models.base import CovariancePrior, Sampling
 from svysynth.models.whitening import Whitening, normal_score_cubics
 
 LEAST_CURVATURE = 0.3
@@ -29,8 +30,6 @@ DAMPING = (0.0, 0.3, 3.0, 30.0, 300.0, 3000.0)
 USUAL_SCORE = 0.3375
 """At which an exponential number is its mean."""
 
-Prior = Literal["fbs", "fbp"]
-
 
 def exponential(score: Array) -> Array:
     """The exponential number with this normal score."""
@@ -41,17 +40,21 @@ def exponential(score: Array) -> Array:
 class NoisyDensity(ABC):
     """A posterior from noisy sums, in the form that the sampler knows."""
 
-    prior: Prior
+    prior: CovariancePrior
+    """The model's, of spreads and correlation."""
     deviations: bool
     """Whether cells may differ from what x says of them."""
     transform: Transform
-    oversampling = 4
-    near_normal = True
 
     @property
-    def name(self) -> str:
-        """The model's."""
-        return self.prior
+    @abstractmethod
+    def sampling(self) -> Sampling:
+        """How chains move."""
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> tuple[str, ...]:
+        """All that is drawn."""
 
     @abstractmethod
     def _at(self, z: Array, statistics: Any) -> tuple[Any, Any]:
@@ -60,16 +63,6 @@ class NoisyDensity(ABC):
     @abstractmethod
     def _start(self, statistics: Any) -> Array:
         """Where Newton's steps begin."""
-
-    @property
-    @abstractmethod
-    def turn(self) -> float:
-        """Of one step, in radians."""
-
-    @property
-    @abstractmethod
-    def steps(self) -> int:
-        """Of one transition."""
 
     @abstractmethod
     def _skewed(self, statistics: Any) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from svysynth.core.formula import parse_formula
 from svysynth.core.outline import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
-from svysynth.mechanisms.noisy_sums.density import Prior
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import (
     CellDraws,
@@ -31,8 +30,9 @@ from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, noise_is_mixed
 from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
 from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
 from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics, statistics_of
-from svysynth.models.base import design_matrix
+from svysynth.models.base import CovariancePrior
 from svysynth.models.diagnostics import Verdict
+from svysynth.models.records import design_matrix
 from svysynth.models.sampler import MOST_ROUNDS, draw_from
 
 MAIN_EFFECT = 1.0
@@ -54,7 +54,7 @@ class Fitted:
 
 
 def describe(
-    measurement: Measurement, facts: PublicFacts, prior: Prior, formula: str | None
+    measurement: Measurement, facts: PublicFacts, prior: CovariancePrior, formula: str | None
 ) -> tuple[NoisyModel, NoisyStatistics] | tuple[GivenWeights, GivenStatistics]:
     """The posterior, and what it needs."""
     if formula is None:
@@ -75,7 +75,7 @@ def describe(
 def fit_measurement(
     measurement: Measurement,
     facts: PublicFacts,
-    prior: Prior,
+    prior: CovariancePrior,
     formula: str | None,
     draws: int,
     streams: Streams,

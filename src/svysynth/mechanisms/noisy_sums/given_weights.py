@@ -35,10 +35,11 @@ from svysynth.mechanisms.noisy_sums.density import NoisyDensity
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.misfit import COMMON, LARGEST_LOG, MISFIT
-from svysynth.mechanisms.noisy_sums.posterior import DECADE, DEVIATION, LKJ
+from svysynth.mechanisms.noisy_sums.posterior import DECADE, DEVIATION
 from svysynth.mechanisms.noisy_sums.statistics import members_of
 from svysynth.mechanisms.noisy_sums.weights import KnownWeights
-from svysynth.models.base import Array, Parameters
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Sampling
 
 
 @outlined
@@ -171,9 +172,8 @@ class GivenWeights(NoisyDensity):
 
     scores: bool = True
     """Whether weights vary within cells, so that outcomes may go with them."""
-    turn = 0.1
-    steps = 20
-    oversampling = 6
+    sampling = Sampling(near_normal=True, turn=0.1, steps=20, oversampling=6)
+    coefficients = ("outcome_mean", "mean_square", "outcome_misfit")
 
     def _skewed(self, statistics: GivenStatistics) -> tuple[int, ...]:
         return ()
@@ -320,18 +320,12 @@ class GivenWeights(NoisyDensity):
         found -= 0.5 * ((point.coefficients / statistics.spread) ** 2).sum()
         found -= 0.5 * (((point.deviation - jnp.log(DEVIATION)) / DECADE) ** 2).sum()
         log_spread = point.spread[0] + jnp.log(statistics.width)
-        if self.prior == "fbs":
-            found += log_spread - 2.0 * jnp.log1p(jnp.exp(2 * log_spread) / 300)
-        else:
-            found += log_spread - jnp.log1p(jnp.exp(2 * log_spread))
-        if not self.scores:
-            return jnp.asarray(found)
-        correlation = jnp.tanh(point.spread[1])
-        if self.prior == "fbs":
-            return jnp.asarray(found + LKJ * jnp.log1p(-(correlation**2)))
-        sigma_pi = jnp.log(statistics.weight_spread) + 0.5 * jnp.log1p(-(correlation**2))
-        kappa = -correlation * statistics.weight_spread / jnp.exp(log_spread)
-        return jnp.asarray(found + sigma_pi - jnp.log1p(jnp.exp(2 * sigma_pi)) - 0.5 * kappa**2 / 100 - log_spread)
+        found += self.prior.log_terms_of_spread(log_spread)
+        if self.scores:
+            correlation = jnp.tanh(point.spread[1])
+            for term in self.prior.log_terms_given_weights(log_spread, statistics.weight_spread, correlation):
+                found += term
+        return jnp.asarray(found)
 
 
 def _misfit_scale(point: _Point, statistics: GivenStatistics) -> tuple[Array, Array, Array]:

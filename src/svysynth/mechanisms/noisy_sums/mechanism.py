@@ -14,11 +14,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import polars as pl
 
 from svysynth.core.errors import SurveyError
+from svysynth.core.members import find_model
 from svysynth.core.spec import (
     BoundsSpec,
     ModelSpec,
@@ -47,7 +47,6 @@ from svysynth.mechanisms.base import (
 )
 from svysynth.mechanisms.findings import Finding, undeclared
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
-from svysynth.mechanisms.noisy_sums.density import Prior
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
 from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
@@ -67,15 +66,12 @@ from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import declared_groups, facts_of_noisy, measure_sizes
 from svysynth.mechanisms.suitability import Examined, examine_bounds
 from svysynth.mechanisms.synthetic_files import file_names
+from svysynth.models.base import CovariancePrior, make_model
 from svysynth.privacy.guarantee import Guarantee, measured, measured_records
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.survey.on_disk import undivided_design
 from svysynth.survey.survey import Survey
 
-TITLES = {
-    "fbs": "FBS from noisy sums: tables and synthetic data from a model of the observed sample",
-    "fbp": "FBP from noisy sums: tables and synthetic data from a model of the population and of the sampling",
-}
 FEWEST_OVER_CELLS = 3
 """So many more records than cells there must be, for a spread within cells."""
 MOST_CELLS = 1000
@@ -135,7 +131,7 @@ class NoisySums(Mechanism):
 
     def title(self, name: str) -> str:
         """For the public report."""
-        return TITLES[name]
+        return f"{name.upper()} from noisy sums: tables and synthetic data from {find_model(name).described}"
 
     def find_public(self, spec: Spec) -> list[Finding]:
         """What has no form here."""
@@ -228,7 +224,7 @@ class NoisySums(Mechanism):
         progress("measuring sums with noise")
         measurement, facts = _measure(survey, spec, privacy.epsilon, noise)
         progress("drawing from the posterior that knows the noise")
-        prior = cast(Prior, privacy.mechanism)
+        prior = prior_of(privacy.mechanism, spec.model)
         fitted = fit_measurement(measurement, facts, prior, spec.model.formula, privacy.draws, streams)
         progress("making tables")
         tables = tables_of(fitted.drawn, measurement, facts, spec.requested_tables, spec.estimation)
@@ -280,9 +276,17 @@ class NoisySums(Mechanism):
                 own = streams.split(f"{name} {epsilon:g} {repeat}")
                 measurement, facts = _measure(survey, spec, epsilon, StudyNoise(own))
                 draws = _privacy(spec).draws
-                fitted = fit_measurement(measurement, facts, cast(Prior, name), spec.model.formula, draws, own)
+                prior = prior_of(name, spec.model)
+                fitted = fit_measurement(measurement, facts, prior, spec.model.formula, draws, own)
                 tables = spec.requested_tables, spec.estimation
                 yield epsilon, 0, repeat, tables_of(fitted.drawn, measurement, facts, *tables)
+
+
+def prior_of(name: str, settings: ModelSpec) -> CovariancePrior:
+    """The prior of a model that is fitted to noisy sums."""
+    found = make_model(name, settings).covariance_prior
+    assert found is not None, "a model that is listed with the guarantee global has one"
+    return found
 
 
 def _measure(survey: Survey, spec: Spec, epsilon: float, noise: Noise) -> tuple[Measurement, PublicFacts]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from svysynth.core.outline import outlined
 from svysynth.core.spec import Transform
 from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
-from svysynth.models.base import Array
+from svysynth.models.arrays import Array
 
 COMMON = 0.1
 """γ₀ ~ N(0, COMMON²): how far all of a model's means are off, as a share."""

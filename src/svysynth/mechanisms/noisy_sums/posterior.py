@@ -8,9 +8,10 @@ cells, are
 and what was measured is ΣS_c in the rows of each level and W + ΣS_c S_c'/n_c, each with Laplace noise. S, W, Σ, β and τ
 are sampled, δ is integrated out. Coefficients have normal priors about the public centre, with the public scale for
 their spread: columns' main effects are left alone, and cells are drawn towards them as far as the measurement says
-(log τ is normal). Spreads and correlation have the model's own priors: for FBS half-t(3, 0, 10) and LKJ(6),
-for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FBP says of the sample that (t, p), p = −v, is
-normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same Σ (docs/method.md).
+(log τ is normal). Spreads and correlation have the model's own priors (`covariance_prior`): for FBS half-t(3, 0, 10)
+and LKJ(6), for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FBP says of the sample that
+(t, p), p = −v, is normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same Σ
+(docs/method.md).
 
 A file whose answers are not lognormal, or were clamped, has other weighted means and sums of weights than S and W say.
 How far off they are is sampled too (`misfit.py`): γ ~ N(0, m² + what samples give by chance) in each row of the
@@ -41,15 +42,13 @@ from svysynth.core.outline import outlined
 from svysynth.mechanisms.noisy_sums.density import NoisyDensity, exponential
 from svysynth.mechanisms.noisy_sums.misfit import Misfit, MisfitPoint, misfit_at, misfit_variance
 from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
-from svysynth.models.base import Array, Parameters
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Sampling
 
 DEVIATION, DECADE = 0.1, 1.2
 """log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""
-LKJ = 6.0
 FAR_ABOVE = 6.0
 """Noise is taken as it is where its variance is so many times the sampling variance of a usual cell."""
-KAPPA_VARIANCE = 100.0
-"""Of FBP's prior of κ."""
 FEW_ROWS = 2
 """With no more weighted sums their noise is taken as it is."""
 
@@ -126,15 +125,13 @@ class NoisyModel(NoisyDensity):
     mixed: bool = True
     """Whether noise is sampled as normal noise of random variances."""
 
-    @property
-    def turn(self) -> float:
-        """Of one step, in radians: kinks ask for small ones."""
-        return 0.3 if self.mixed else 0.12
+    coefficients = ("outcome_mean", "weight_mean", "spread", "outcome_misfit", "weight_misfit")
 
     @property
-    def steps(self) -> int:
-        """Of one transition."""
-        return 6 if self.mixed else 15
+    def sampling(self) -> Sampling:
+        """Kinks ask for small steps."""
+        turn, steps = (0.3, 6) if self.mixed else (0.12, 15)
+        return Sampling(near_normal=True, turn=turn, steps=steps, oversampling=4)
 
     def complete(self, key: Array, z: Array, statistics: NoisyStatistics) -> Parameters:
         """What the true sums of a draw say, in scales: means of the cells, spreads within cells, and the misfit."""
@@ -186,8 +183,7 @@ class NoisyModel(NoisyDensity):
     def _spread(self, spread: Array, statistics: NoisyStatistics) -> _Spread:
         """Σ from log s_t, log s_v and the normal score of an angle a, flat in it.
 
-        ρ is the sine of an angle θ with tan θ = h·tan a. FBS has h = 1. FBP's prior of κ = −ρ s_v/s_t holds ρ near 0
-        where s_t is small beside s_v: h² = 1/(1 + (s_v/s_t)²/100) takes that out, which would be a funnel.
+        ρ is the sine of an angle θ with tan θ = h·tan a; h takes out what would be a funnel of the prior.
         """
         sine, cosine = _sine(spread[2])
         log_h = self._log_narrowing(spread[:2], statistics)
@@ -196,10 +192,8 @@ class NoisyModel(NoisyDensity):
 
     def _log_narrowing(self, log_scale: Array, statistics: NoisyStatistics) -> Array:
         """log h."""
-        if self.prior == "fbs":
-            return jnp.zeros(())
         apart = log_scale[1] - log_scale[0] + jnp.log(statistics.widths[1] / statistics.widths[0])
-        return -0.5 * jnp.logaddexp(0.0, 2 * apart - jnp.log(KAPPA_VARIANCE))
+        return self.prior.log_narrowing(apart)
 
     def _shapes(self, statistics: NoisyStatistics) -> list[tuple[int, ...]]:
         (cells, coefficients), (rows, kinds) = statistics.x.shape, statistics.weighted.shape
@@ -295,13 +289,9 @@ class NoisyModel(NoisyDensity):
         spread = self._spread(point.spread, statistics)
         log_spread = spread.log_scale + jnp.log(statistics.widths)
         found += spread.log_jacobian - 0.5 * point.spread[2] ** 2
-        if self.prior == "fbs":
-            found += (log_spread - 2.0 * jnp.log1p(jnp.exp(2 * log_spread) / 300)).sum()
-            return jnp.asarray(found + (2 * LKJ - 1) * jnp.log(spread.rest))
-        variances = jnp.exp(2 * log_spread)
-        found -= jnp.log1p(variances[0]) + jnp.log1p(variances[1] * spread.rest**2)  # half-Cauchy of σ_y and σ_π
-        kappa = -spread.correlation * jnp.exp(log_spread[1] - log_spread[0])
-        return jnp.asarray(found - 0.5 * kappa**2 / KAPPA_VARIANCE + 2 * log_spread[1])
+        for term in self.prior.log_terms(log_spread, spread.correlation, spread.rest):
+            found += term
+        return jnp.asarray(found)
 
 
 def _sums(

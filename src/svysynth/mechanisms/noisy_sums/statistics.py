@@ -11,7 +11,7 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.outline import outlined
 from svysynth.mechanisms.noisy_sums.clamped import lost_to_clamping
 from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
-from svysynth.models.base import Array
+from svysynth.models.arrays import Array
 
 
 @outlined

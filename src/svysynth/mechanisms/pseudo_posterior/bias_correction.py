@@ -1,4 +1,4 @@
-"""Unweighting: draws of the pseudo posterior, freed of what the weights α do to their parameters (docs/privacy.md).
+"""Bias correction: what the weights α do to the parameters of the pseudo posterior is taken off (docs/privacy.md).
 
 Records far from the middle have large bounds and count less, so the pseudo posterior lies not at the true parameters θ
 but at θ* = θ + δ(θ), with spreads that are too small. The αᵢ are confidential, but δ need not be found from them: it is
@@ -8,8 +8,7 @@ calibrated to the same ε), and δ(θ) is how far its fit lies from the unweight
 the number of records in each cell, ε, the number of data sets, the scheme, the number of draws and the priors. It is
 post-processing of what has been paid for, and costs nothing (indirect inference, Gouriéroux, Monfort and Renault 1993).
 
-FBS: bounds depend on a record's place through its distance from the mean only, so the means stay and Σ is multiplied by
-one factor. FBP: its density is not largest where the sample's is, and all parameters move.
+Which parameters are moved, and how, is for the model to say (`WeightingBias`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -28,9 +26,9 @@ from svysynth.core.outline import outlined
 from svysynth.core.spec import Scheme
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.pseudo_posterior.calibration import calibrate_records, fit_unweighted
-from svysynth.models.base import Array, Model, Parameters, Records
-from svysynth.models.fbp import FBP
-from svysynth.models.fbs import FBS
+from svysynth.models.arrays import Parameters
+from svysynth.models.base import Model, WeightingBias
+from svysynth.models.records import Records
 
 SIMULATIONS, FEWEST = 9, 3
 """Simulated surveys, and how many are enough where they agree. The first is made from the draws as they are and only
@@ -93,23 +91,25 @@ def undo_weights(
     """The parameters of which these draws are the weighted image; all are moved by the shift found at their mean.
 
     Where too few simulated surveys can be calibrated, or they disagree, the draws stay as they are: they have been paid
-    for by now, and stopping would waste that. A model that is neither FBS nor FBP is not corrected.
+    for by now, and stopping would waste that. So do those of a model that does not know its weighting bias.
     """
-    if not isinstance(model, FBS | FBP):
+    bias = model.weighting_bias
+    if bias is None:
         return Undone(tuple(draws), known=False)
     middle = {name: jnp.mean(jnp.stack([draw[name] for draw in draws]), axis=0) for name in draws[0]}
-    mechanism = _Mechanism(model, epsilon, datasets, scheme, number_of_draws)
+    mechanism = _Mechanism(model, bias, epsilon, datasets, scheme, number_of_draws)
     found = _find_shift(mechanism, middle, public, streams, progress)
     if found is None:
         return Undone(tuple(draws), known=False)
-    return Undone(tuple(_moved(model, draw, found) for draw in draws), known=True)
+    return Undone(tuple(bias.remove(draw, found) for draw in draws), known=True)
 
 
 @dataclass(frozen=True)
 class _Mechanism:
     """The whole mechanism but for the records."""
 
-    model: FBS | FBP
+    model: Model
+    bias: WeightingBias
     epsilon: float
     datasets: int
     scheme: Scheme
@@ -121,7 +121,7 @@ class _Mechanism:
         weighted = calibrate_records(
             self.model, records, self.epsilon, self.datasets, streams, self.scheme, self.draws, start_from=start
         )
-        return np.asarray(_place(weighted.fit.draws) - _place(start.fit.draws))
+        return np.asarray(self.bias.measure(weighted.fit.draws) - self.bias.measure(start.fit.draws))
 
 
 def _find_shift(
@@ -136,64 +136,30 @@ def _find_shift(
     for number in range(MOST_ATTEMPTS):
         progress(f"simulated survey {len(found) + 1} of at most {SIMULATIONS}")
         own = streams.split("undoing weights", number)
-        theta = _moved(mechanism.model, middle, np.median(found[1:] or found, axis=0)) if found else middle
+        theta = mechanism.bias.remove(middle, np.median(found[1:] or found, axis=0)) if found else middle
         try:
-            found.append(mechanism.shift(simulate_sample(mechanism.model, theta, public, own), own))
+            found.append(mechanism.shift(simulate_sample(mechanism.bias, theta, public, own), own))
         except SurveyError:
             continue
-        if len(found) == SIMULATIONS or (len(found) >= FEWEST and _error(found) <= CLOSE):
-            return np.median(found[1:], axis=0) if _error(found) <= LARGEST_ERROR else None
+        spreads = [mechanism.bias.spreads(shift) for shift in found[1:]]
+        if len(found) == SIMULATIONS or (len(found) >= FEWEST and _error(spreads) <= CLOSE):
+            return np.median(found[1:], axis=0) if _error(spreads) <= LARGEST_ERROR else None
     return None
 
 
-def _error(found: list[Floats]) -> float:
+def _error(spreads: list[Floats]) -> float:
     """The standard error of the median of the spreads' shifts, by the middle half of the simulated surveys."""
-    spreads = np.stack(found[1:])[:, :2]
     low, high = np.quantile(spreads, [0.25, 0.75], axis=0)
     # the middle half of a normal law is 1.35 standard deviations wide, and its median has an error of 1.25/√n of them
     return float(np.max(high - low) / 1.35 * 1.25 / np.sqrt(len(spreads)))
 
 
-@jax.jit
-def _place(draws: Parameters) -> Array:
-    """The mean over draws of what is compared, spreads first: the mean log spread of FBS, or all parameters of FBP."""
-    if "covariance" in draws:
-        outcomes = draws["covariance"].shape[-1]
-        return jnp.mean(jnp.linalg.slogdet(draws["covariance"])[1] / (2 * outcomes))[None]
-    columns = [jnp.log(draws["sigma_y"]), jnp.log(draws["sigma_pi"]), draws["kappa_y"]]
-    return jnp.concatenate([jnp.stack(columns), draws["beta"].T, draws["kappa_x"].T]).mean(axis=1)
-
-
-def _moved(model: FBS | FBP, draw: Parameters, shift: Floats) -> Parameters:
-    """The draw, moved back by a shift. Without any it is the draw itself, to the last digit."""
-    if isinstance(model, FBS):
-        return draw | {"covariance": draw["covariance"] * np.exp(-2 * shift[0])}
-    beta, kappa_x = np.split(shift[3:], 2)
-    spreads = {name: draw[name] * np.exp(-shift[i]) for i, name in enumerate(("sigma_y", "sigma_pi"))}
-    return draw | {
-        **spreads,
-        "kappa_y": draw["kappa_y"] - shift[2],
-        "beta": draw["beta"] - beta,
-        "kappa_x": draw["kappa_x"] - kappa_x,
-    }
-
-
-def simulate_sample(model: FBS | FBP, parameters: Parameters, public: PublicRecords, streams: Streams) -> Records:
-    """Records by the law of the sample, as many in each cell as there are; where these are too many, in proportion.
-
-    FBP's parameters are the population's: in the sample outcomes are shifted by κ_yσ_y² and log π by σ_π².
-    """
+def simulate_sample(bias: WeightingBias, parameters: Parameters, public: PublicRecords, streams: Streams) -> Records:
+    """Records by the law of the sample, as many in each cell as there are; where these are too many, in proportion."""
     sizes = np.ceil(public.sizes * min(1.0, MOST_RECORDS / public.sizes.sum())).astype(int)
     cell = np.repeat(np.arange(len(sizes)), sizes)
     noise = streams.generator("simulated sample").standard_normal((2, len(cell)))
     theta = {name: np.asarray(value) for name, value in parameters.items()}
-    if isinstance(model, FBS):
-        off = np.linalg.cholesky(theta["covariance"]) @ noise[: model.outcomes]
-        t = (public.x @ theta["beta_y"])[cell] + off[0]
-        v = np.zeros(len(cell)) if model.weight_public else (public.x @ theta["beta_w"])[cell] + off[1]
-    else:
-        slope, sigma_y, sigma_pi = theta["kappa_y"], theta["sigma_y"], theta["sigma_pi"]
-        t = (public.x @ theta["beta"])[cell] + slope * sigma_y**2 + sigma_y * noise[0]
-        v = -(slope * t + (public.x @ theta["kappa_x"])[cell] + sigma_pi**2 + sigma_pi * noise[1])
+    t, v = bias.simulate(theta, public.x, cell, noise)
     highest = v.max()
     return Records(t, v - highest - np.log(np.mean(np.exp(v - highest))), cell, public.x, public.terms)

@@ -19,7 +19,9 @@ from svysynth.mechanisms.findings import refuse
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone, public_part, undo_weights
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.suitability import judge_calibration, judge_weights, refuse_misfit, refuse_unsuitable
-from svysynth.models.base import Model, Parameters, make_records
+from svysynth.models.arrays import Parameters
+from svysynth.models.base import Model
+from svysynth.models.records import make_records
 from svysynth.models.synthesis import make_synthetic, released_draws, synthesize_draws
 from svysynth.privacy.release import MICRODATA_DIGITS
 from svysynth.survey.survey import Survey
@@ -121,7 +123,7 @@ def calibrate_suitable(
 
 
 def _require_model(model: Model) -> None:
-    if isinstance(model, type) or not all(hasattr(model, name) for name in ("name", "statistics", "synthesize")):
+    if isinstance(model, type) or not isinstance(model, Model):
         kind = f"class {model.__name__}" if isinstance(model, type) else f"type '{type(model).__name__}'"
         remedy = "give svysynth.FBS(), svysynth.FBP() or a svysynth.NumPyroModel"
         raise SurveyError("spec", "the model", f"is of the {kind}", remedy)

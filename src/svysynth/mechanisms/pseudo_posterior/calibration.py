@@ -29,7 +29,8 @@ from svysynth.mechanisms.pseudo_posterior.record_bounds import (
     summarize_bounds,
     weigh,
 )
-from svysynth.models.base import Model, Records
+from svysynth.models.base import Model
+from svysynth.models.records import Records
 from svysynth.models.sampler import Fit, fit
 
 TOLERANCE = 0.02

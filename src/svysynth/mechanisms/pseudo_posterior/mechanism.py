@@ -7,13 +7,14 @@ is asymptotic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from svysynth.core.errors import SurveyError
+from svysynth.core.members import find_model
 from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
@@ -36,9 +37,8 @@ from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibr
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
 from svysynth.mechanisms.suitability import Examined, examine_model
 from svysynth.mechanisms.synthetic_files import file_names, remake_tables
-from svysynth.models.base import Model, make_records
-from svysynth.models.fbp import FBP
-from svysynth.models.fbs import FBS
+from svysynth.models.base import make_model
+from svysynth.models.records import make_records
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.privacy.guarantee import Guarantee, asymptotic
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
@@ -46,16 +46,6 @@ from svysynth.survey.design import Design
 from svysynth.survey.on_disk import undivided_design
 from svysynth.survey.survey import Survey
 
-MODELS: dict[str, Callable[[ModelSpec, bool], Model]] = {
-    "fbs": lambda model, weight_public: FBS(weight_public=weight_public),
-    "fbp": lambda model, weight_public: FBP(smoothing=model.smoothing),
-}
-TITLES = {
-    "fbs": "FBS: synthetic data from a model of the observed sample",
-    "fbp": "FBP: synthetic data from a model of the population and of the sampling",
-}
-WITH_PUBLIC_WEIGHTS = ("fbs",)
-"""The models that have a form for weights that are public."""
 ONE_FILE = Finding(
     "privacy.datasets",
     "one synthetic file is asked for",
@@ -63,11 +53,6 @@ ONE_FILE = Finding(
     "use 3 or more",
     stops=False,
 )
-
-
-def make_model(name: str, model: ModelSpec, weight_public: bool = False) -> Model:
-    """The model of that name, as a spec asks for it."""
-    return MODELS[name](model, weight_public)
 
 
 class PseudoPosterior(Mechanism):
@@ -79,12 +64,13 @@ class PseudoPosterior(Mechanism):
 
     def title(self, name: str) -> str:
         """For the public report."""
-        return TITLES[name]
+        return find_model(name).title
 
     def find_public(self, spec: Spec) -> list[Finding]:
         """Public weights that the model has no form for, and too few files."""
         privacy = _privacy(spec)
-        found = [] if privacy.mechanism in WITH_PUBLIC_WEIGHTS else no_public_weights(spec)
+        model = make_model(privacy.mechanism, spec.model)
+        found = [] if model.traits.public_weights else no_public_weights(spec)
         return [*found, *([ONE_FILE] if privacy.datasets == 1 else [])]
 
     def undivided(self, spec: Spec) -> str | None:

@@ -17,7 +17,8 @@ import numpy as np
 
 from svysynth.core.grouping import CHUNK, Floats, Integers
 from svysynth.core.outline import outlined
-from svysynth.models.base import Array, Model, Parameters
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Model
 
 STRIDE = 8
 """Draws that pass over a tile together."""

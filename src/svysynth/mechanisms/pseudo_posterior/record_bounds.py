@@ -19,7 +19,8 @@ from svysynth.core.engine import LOCAL, Engine, map_blocks
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.outline import outlined
 from svysynth.mechanisms.pseudo_posterior.quadratics import device_bounds, make_quadratics, quadratic_bounds
-from svysynth.models.base import Array, Model, Parameters
+from svysynth.models.arrays import Array, Parameters
+from svysynth.models.base import Model
 from svysynth.models.sampler import Fit
 
 PLAIN_BLOCK = 1024
@@ -66,7 +67,7 @@ class _BlockBounds:
 
 def make_bounds(model: Model, draws: Parameters, x: Floats) -> Bounds:
     """What finds the bounds of records under these draws; x has a row for each cell."""
-    if getattr(model, "quadratic", False):
+    if model.traits.quadratic:
         return partial(quadratic_bounds, make_quadratics(model, draws, x))
     return partial(_plain_bounds, model, draws, x)
 
