@@ -1,6 +1,5 @@
 """A run that is told to stop ends soon, though what it computes would go on for ever."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import svysynth
+from places import importing
 
 PATIENCE = 120
 """Seconds after which a process counts as one that does not end: what it computes here never does."""
@@ -54,9 +53,11 @@ cli.main()
 
 
 def process_of(code, *arguments):
-    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(svysynth.__file__).parent.parent)])}
     return subprocess.Popen(
-        [sys.executable, *code, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=os.environ | paths
+        [sys.executable, *code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=importing(Path(__file__).parent),
     )
 
 

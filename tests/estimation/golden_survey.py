@@ -1,13 +1,12 @@
 """The golden files of R `survey`, and what it means to agree with them. `golden/survey/versions.txt` says which R."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 
+import places
 import svysynth
 
-GOLDEN = Path(__file__).parent / "golden" / "survey"
+GOLDEN = places.GOLDEN / "survey"
 REPLICATES = GOLDEN / "replicates"
 STATISTICS = ("count", "total", "mean", "proportion")
 

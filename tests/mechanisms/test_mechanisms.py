@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 import svysynth
+from neighbours import ANSWERS, MECHANISMS, SPEC, make_house
 from repeatable import repeat
+from signing import sign
 from svysynth.core import members
 from svysynth.core.engine import Local
 from svysynth.core.errors import SurveyError
@@ -43,8 +45,6 @@ from svysynth.publishing.verification import verify_release
 from svysynth.survey.on_disk import store_survey
 from svysynth.survey.overview import overview
 from svysynth.survey.survey import survey_from_file
-from test_audit_fields import ANSWERS, MECHANISMS, SPEC, make_house
-from test_verification import sign
 
 PACKAGE = Path(svysynth.__file__).parent
 EVERY = [(name, member.promise) for member in MEMBERS for name in member.names]

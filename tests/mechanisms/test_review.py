@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 import svysynth
+from incomes import TABLES, findings, house, people, run, survey_of
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.suitability import examine_model
 from svysynth.privacy.ledger import entries
 from svysynth.privacy.ledger_entries import VERSION, entry_hash
-from test_suitability import TABLES, findings, house, people, run, survey_of
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,20 @@ errors in about one fit in five, so the seed is fixed and the whole set is also 
 """
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
 
+import places
 from svysynth.core.streams import Streams
 from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.models.sampler import fit
 
-GOLDEN = Path(__file__).parent / "golden/posterior"
+GOLDEN = places.GOLDEN / "posterior"
 DRAWS = 20_000
 MODELS = {"FBS": FBS(), "FBP": FBP()}
 CASES = [(model, weighting) for model in MODELS for weighting in ("none", "alpha")]

@@ -1,15 +1,15 @@
 """Diagnostics: the numbers of R's `posterior` to rounding, and a verdict that names each thing that is wrong."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+import places
 from svysynth.models.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_ESS, Verdict, judge
 
-GOLDEN = Path(__file__).parent / "golden/diagnostics"
+GOLDEN = places.GOLDEN / "diagnostics"
 VALUES = pl.read_csv(GOLDEN / "values.csv")
 ROUNDING = 1e-12
 """Relative: the two sides differ in the order of sums of a thousand terms only."""

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,9 @@ import pytest
 from scipy import stats
 
 import svysynth
+from places import ROOT
 from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
 from svysynth.models.base import Records
-
-ROOT = Path(__file__).parent.parent
 
 
 def normal(x, records=None, scale=100.0):

@@ -7,7 +7,6 @@ with smaller scales, so that sixty records say something but not everything.
 """
 
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import jax
@@ -15,13 +14,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from places import DOCS
 from svysynth.core.streams import Streams
 from svysynth.models import sampler
 from svysynth.models.base import Records
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 
-DOCS = Path(__file__).parent.parent / "docs"
 DESIGN = np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1]])
 CELL = np.arange(60) % len(DESIGN)
 MODELS = [FBS(scale=0.5), FBP(coefficient_variance=0.25, scale=0.3)]
@@ -211,7 +210,8 @@ def page(found):
     summaries = "\n".join(summary(name, of_model) for name, of_model in found.items())
     return f"""# Simulation-based calibration
 
-Made by `make study` (`tests/test_simulation_based_calibration.py`). Parameters are drawn from the prior, {len(CELL)}
+Made by `make study` (`tests/models/test_simulation_based_calibration.py`).
+Parameters are drawn from the prior, {len(CELL)}
 records from the model with these parameters, and the model is fitted to them with α = 1. If prior, likelihood and
 sampler fit together, the rank of the true value among {DRAWS} posterior draws is uniform. Each p-value is that of a
 chi-square test with 20 bins; a model is rejected if one of its p-values is below {FALSE_ALARM:g} divided by their

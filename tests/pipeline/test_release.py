@@ -35,6 +35,7 @@ import polars as pl
 import pytest
 
 import svysynth
+from places import importing
 from repeatable import repeat, repeatable
 from svysynth import SurveyError, pipeline
 from svysynth.cli.main import main
@@ -51,7 +52,6 @@ from svysynth.publishing import public_folder as publish
 from svysynth.publishing.verification import verify_release
 from svysynth.survey.survey import survey_from_file
 
-TESTS = Path(__file__).parent
 PACKAGE = Path(svysynth.__file__).parent
 RECORDS = 300
 SEXES, REGIONS = ("F", "M"), ("east", "north", "south")
@@ -960,7 +960,7 @@ class Nursery:
 
     def __init__(self, ready_path):
         code = f"import test_release; test_release.nursery({str(ready_path)!r})"
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(PACKAGE.parent)])}
+        environment = importing(Path(__file__).parent)
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", code],
             stdin=subprocess.PIPE,

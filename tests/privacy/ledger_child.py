@@ -27,7 +27,7 @@ SPENDERS = 8
 NOBODY = 65534
 MANIFEST = "5" * 64
 """The hash of a manifest."""
-GOLDEN = Path(__file__).parent / "golden/ledger-1"
+GOLDEN = Path(__file__).parent.parent / "golden/ledger-1"
 
 
 def spend(path, folder, name, amount, longest_pause="0"):

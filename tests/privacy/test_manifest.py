@@ -9,9 +9,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from generate import manifest_schema
 from pydantic import ValidationError
 
+from generate import manifest_schema
+from places import DOCS
 from svysynth.core.spec import parse_spec
 from svysynth.privacy.guarantee import additive, asymptotic
 from svysynth.privacy.ledger import Charge
@@ -20,7 +21,6 @@ from svysynth.privacy.release import NotCharged, Release
 from svysynth.privacy.tamper_marks import Anchor
 from svysynth.publishing.public_folder import make_manifest
 
-DOCS = Path(__file__).parent.parent / "docs"
 SCHEMA = json.loads((DOCS / "manifest.schema.json").read_text(encoding="utf-8"))
 PAGE = (DOCS / "manifest.md").read_text(encoding="utf-8")
 SPEC = """

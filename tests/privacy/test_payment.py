@@ -6,6 +6,7 @@ import shutil
 import polars as pl
 import pytest
 
+from quick_release import SPEC, drawn_by_hand, make_release
 from repeatable import repeatable
 from svysynth import Streams, SurveyError, pipeline
 from svysynth.cli.main import main
@@ -18,7 +19,6 @@ from svysynth.publishing import internal_folder as internal
 from svysynth.publishing import public_folder as publish
 from svysynth.publishing.public_folder import checksum
 from svysynth.publishing.verification import verify_release
-from test_verification import SPEC, drawn_by_hand, make_release
 
 LAPLACE = (
     SPEC.replace('"fbp"', '"laplace"')

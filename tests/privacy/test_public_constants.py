@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from generate import CONSOLE, run, trimmed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from generate import CONSOLE, run, trimmed
+from places import DOCS
 from svysynth.cli.main import main
 from svysynth.cli.release import write_example
 from svysynth.core.errors import SurveyError
@@ -27,7 +28,7 @@ from svysynth.mechanisms.noisy_sums.guessing import cost_of_guesses, declared_fa
 from svysynth.mechanisms.noisy_sums.scaling import reach_of
 from svysynth.privacy.public_constants import Published, from_published, load_unfinished, round_outwards
 
-PAGE = (Path(__file__).parent.parent / "docs/constants.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "constants.md").read_text(encoding="utf-8")
 SAMPLE = {"records": 1000, "population": 12_000.0}
 TYPED = ["--quartiles", "72000,128000", "--records", "1000", "--population", "12000"]
 SIGMAS = 5

@@ -11,7 +11,6 @@ import io
 import itertools
 import re
 import runpy
-import shutil
 import subprocess
 import tempfile
 from contextlib import redirect_stdout
@@ -27,6 +26,7 @@ import polars as pl
 import pytest
 
 import svysynth
+from r_survey import r_is_here
 from svysynth.core.spec import (
     AboutSpec,
     BoundsSpec,
@@ -543,13 +543,6 @@ def test_the_python_code_makes_the_tables(name, tmp_path, monkeypatch):
     made = made.rename({guarded(column): column for column in table.by})
     for statistic in table.statistics:
         assert_same(made.filter(statistic=statistic), release.tables, table.by, statistic)
-
-
-@cache
-def r_is_here():
-    rscript = shutil.which("Rscript")
-    wanted = "q(status = !all(sapply(c('survey', 'mitools'), requireNamespace, quietly = TRUE)))"
-    return rscript and subprocess.run([rscript, "-e", wanted], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", RELEASES)

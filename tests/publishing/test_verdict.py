@@ -6,6 +6,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from incomes import house, people, run
 from svysynth.cli.main import main
 from svysynth.mechanisms.findings import Finding
 from svysynth.mechanisms.pseudo_posterior.calibrated import Calibrated
@@ -14,7 +15,6 @@ from svysynth.models.base import make_records
 from svysynth.models.diagnostics import Verdict
 from svysynth.privacy.budgets import BudgetState
 from svysynth.publishing.verdict import beside, judge_release
-from test_suitability import house, people, run
 
 
 def tables(estimates, ses, df=1000.0, statistic="mean"):

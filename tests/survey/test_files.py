@@ -1,12 +1,12 @@
 """Readers and writers: what goes out comes back, value labels included, and a file appears whole or not at all."""
 
 import stat
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 import svysynth
+from places import GOLDEN
 from svysynth import SurveyError, write_frame
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.statistical import code_text
@@ -52,7 +52,7 @@ def test_sas_transport_files_are_read(tmp_path):
 
 def test_sas_files_are_read():
     """A file written by R's haven; see golden/files/make.R."""
-    path = Path(__file__).parent / "golden/files/small.sas7bdat"
+    path = GOLDEN / "files/small.sas7bdat"
     survey = svysynth.read_survey(path, outcome="salary", weight="weight", strata="field", public=["region", "field"])
     assert survey.outcome_values.tolist() == [41000.5, 52000, 38000.25, 61000]
     assert survey.levels("region") == ("East", "North", "South")

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from wheel_alone import ROOT, build_wheel, fresh_environment, put_to_work, run
 
-TESTS = ("test_spec.py", "test_survey.py", "test_frames.py", "test_tables.py", "test_models.py", "test_calibration.py")
+TESTS = (
+    *("core/test_spec.py", "survey/test_survey.py", "survey/test_frame.py", "estimation/test_tables.py"),
+    *("models/test_models.py", "mechanisms/pseudo_posterior/test_calibration.py"),
+)
 TOOLS = ("pytest", "hypothesis")
 
 

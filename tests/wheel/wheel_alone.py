@@ -11,7 +11,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def run(*command: str | Path, cwd: Path) -> str:

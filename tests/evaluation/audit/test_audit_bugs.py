@@ -1,6 +1,6 @@
 """Privacy bugs around the noise: planted one by one in releases that are watched, and each raises its own alarm.
 
-`test_privacy_audit.py` plants those within the sums, `test_audit_fields.py` leaks into public fields, `test_audit.py`
+`test_exact.py` plants those within the sums, `test_audit_fields.py` leaks into public fields, `test_attack.py`
 one that whole releases show. Clean releases raise no alarm.
 """
 
@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from neighbours import ANSWERS, make_house
 from svysynth import pipeline
 from svysynth.core.spec import BoundsSpec, TableSpec, load_spec
 from svysynth.core.streams import Streams
@@ -21,7 +22,6 @@ from svysynth.mechanisms.noisy_tables import mechanism as noisy_tables
 from svysynth.privacy.release import TABLE_DIGITS, NotCharged
 from svysynth.publishing import public_folder as publish
 from svysynth.survey.survey import read_survey
-from test_audit_fields import ANSWERS, make_house
 
 
 class Watch:

@@ -6,17 +6,16 @@ SVYSYNTH_AUDIT_RUNS says how many releases are made in each world at each ε, 15
 import os
 import textwrap
 import time
-from pathlib import Path
 
 import polars as pl
 import pytest
 
+from places import DOCS
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit.exact import audit_exact, make_pairs
 from svysynth.evaluation.audit.neighbours import audit_sampled
-from test_audit import AUDITED, EPSILONS, TIGHT, tight_bound
+from test_attack import AUDITED, EPSILONS, TIGHT, tight_bound
 
-DOCS = Path(__file__).parent.parent / "docs"
 PAIRS = 10_000
 RUNS = int(os.environ.get("SVYSYNTH_AUDIT_RUNS", "150"))
 CONFIDENCE = 0.95
@@ -86,7 +85,8 @@ def page(exact, sampled, seconds):
 
 
 INTRODUCTION = """
-Made by `make study` (`tests/test_audit_study.py`; `SVYSYNTH_AUDIT_RUNS` = {runs}). [privacy.md](privacy.md) states the
+Made by `make study` (`tests/evaluation/audit/test_audit_study.py`;
+`SVYSYNTH_AUDIT_RUNS` = {runs}). [privacy.md](privacy.md) states the
 claims. `svysynth audit exact` and `svysynth audit sampled SPEC` repeat this with other seeds, bounds, ε and numbers of
 runs. All data are generated.
 """

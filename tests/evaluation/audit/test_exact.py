@@ -5,11 +5,11 @@ around them.
 """
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from places import DOCS, ROOT
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit import exact as audit
 from svysynth.evaluation.audit.exact import (
@@ -34,7 +34,6 @@ from svysynth.mechanisms.noise import split_budget as split_for
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import whole_numbers as counting
 
-DOCS = Path(__file__).parent.parent / "docs"
 PAIRS = make_pairs(500, Streams.seeded(1))
 CORNERS = [
     pair_of(np.full(10, 6.0), np.full(10, weight), 0, -6.0, new_weight)
@@ -170,7 +169,7 @@ def test_the_asymptotic_kind_is_shown_and_not_judged():
 
 def test_every_test_that_the_page_names_exists():
     text = (DOCS / "privacy.md").read_text(encoding="utf-8")
-    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     named = re.findall(r"`([a-z_0-9]{20,})`", text)
     assert len(named) > 20
     assert [name for name in named if f"def test_{name}(" not in tests] == []

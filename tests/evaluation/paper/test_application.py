@@ -3,7 +3,6 @@
 import io
 import stat
 from importlib import resources
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import svysynth
+from places import ROOT
 from svysynth.cli.study import study as commands
 from svysynth.core.errors import SurveyError
 from svysynth.evaluation.paper import application, study
@@ -23,7 +23,7 @@ from svysynth.survey.doctorates import RECORDS, published_table
 from svysynth.survey.survey import survey_from_file
 from svysynth.survey.universe import refuse_private_filter
 
-EXAMPLE = Path(__file__).parent.parent / "examples/sdr2017.toml"
+EXAMPLE = ROOT / "examples/sdr2017.toml"
 PLAN = Plan(models=("fbp",), bounds=(1.8,), datasets=(3,), draws=400)
 TABLES = {"count": "sdr_counts", "mean": "sdr_salary"}
 

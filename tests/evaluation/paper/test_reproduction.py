@@ -1,13 +1,13 @@
 """What docs/reproduction.md says of the committed results; `make study` measures what each choice of theirs does."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
 
+from places import DOCS
 from svysynth.estimation.utility import covers
 from svysynth.evaluation.paper.comparison import PAPER_REPLICATES
 from svysynth.evaluation.paper.methods import Plan, Scenario
@@ -17,7 +17,6 @@ from svysynth.evaluation.paper.study import simulation_frames
 from svysynth.evaluation.paper.workers import load_replicates
 from svysynth.survey.doctorates import published_table
 
-DOCS = Path(__file__).parent.parent / "docs"
 CHOICES = DOCS / "published/choices.csv"
 REPLICATES = 200
 POPULATIONS = DOCS / "published/populations.csv"

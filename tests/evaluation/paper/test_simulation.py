@@ -1,6 +1,5 @@
 """The simulation study: the same bytes for any number of workers and after a kill, and every published number."""
 
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-import svysynth
+import places
+from places import importing
 from svysynth.core.errors import SurveyError
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate
@@ -58,11 +58,10 @@ def test_the_numbers_are_the_same_after_a_kill_half_way(small_numbers, tmp_path)
     folder = tmp_path / "study"
     script = tmp_path / "run.py"
     script.write_text(
-        "from pathlib import Path\nimport test_study_simulation as t\n"
+        "from pathlib import Path\nimport test_simulation as t\n"
         f"if __name__ == '__main__':\n    t.numbers(Path({str(folder)!r}), 1)\n"
     )
-    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(svysynth.__file__).parent.parent)])}
-    run = subprocess.Popen([sys.executable, str(script)], env=os.environ | paths)
+    run = subprocess.Popen([sys.executable, str(script)], env=importing(Path(__file__).parent))
     end = time.monotonic() + 600
     while not list(folder.glob("replicates/0*.npz")):
         assert run.poll() is None
@@ -225,7 +224,7 @@ def test_the_sample_of_a_replicate_depends_on_its_number_alone():
     assert not study.sample(6).frame.equals(expected.frame)
 
 
-GOLDEN = Path(__file__).parent / "golden/sampling/systematic.csv"
+GOLDEN = places.GOLDEN / "sampling/systematic.csv"
 
 
 @pytest.mark.parametrize("case", [1, 2, 3, 4])

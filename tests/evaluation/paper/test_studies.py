@@ -1,10 +1,9 @@
 """Studies of the mechanism on the paper's simulation, run by `make study`, which writes docs/studies.md."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from places import DOCS
 from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.mechanisms.pseudo_posterior.calibration import TOLERANCE, calibrate_records
@@ -16,7 +15,7 @@ from svysynth.models.sampler import fit
 
 pytestmark = pytest.mark.study
 
-PAGE = Path(__file__).parent.parent / "docs/studies.md"
+PAGE = DOCS / "studies.md"
 MODELS = {"FBS": FBS(), "FBP": FBP()}
 PUBLISHED = {"FBS": 8.89, "FBP": 9.92}
 MEDIANS = {"FBS": (8.0, 9.5), "FBP": (8.7, 10.5)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import svysynth
+from places import importing
 from svysynth.core.errors import SurveyError
 from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.workers import ONE_THREAD, claim_folder, load_replicates, run_replicates
@@ -79,13 +79,12 @@ def test_an_error_in_a_worker_comes_back_whole(tmp_path):
 def started(folder):
     """A run, in a process of its own, that does not end."""
     code = (
-        "from pathlib import Path\nimport test_study_workers as t\n"
+        "from pathlib import Path\nimport test_workers as t\n"
         f"if __name__ == '__main__':\n    t.run_replicates(t.endless, range(t.TOTAL), Path({str(folder)!r}), 2)\n"
     )
     script = folder.parent / "run.py"
     script.write_text(code)
-    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(svysynth.__file__).parent.parent)])}
-    return subprocess.Popen([sys.executable, str(script)], env=os.environ | paths)
+    return subprocess.Popen([sys.executable, str(script)], env=importing(Path(__file__).parent))
 
 
 def wait_until(condition, seconds=600):

@@ -13,6 +13,8 @@ import polars as pl
 import pytest
 
 import svysynth
+from r_survey import r_is_here
+from signing import sign
 from svysynth.cli.main import main
 from svysynth.core import engine
 from svysynth.core.engine import Local
@@ -32,8 +34,6 @@ from svysynth.mechanisms.synthetic_files import read_synthetic
 from svysynth.privacy.ledger import open_budget
 from svysynth.privacy.manifest import Manifest
 from svysynth.publishing.verification import verify_release
-from test_report_pages import r_is_here
-from test_verification import sign
 
 STREAMS = svysynth.Streams.seeded(5)
 WIDE = BoundsSpec(outcome=(1e2, 1e8), weight=(1.0, 1000.0))

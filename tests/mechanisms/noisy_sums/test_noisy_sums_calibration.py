@@ -15,13 +15,13 @@ import polars as pl
 import pytest
 from scipy import stats
 
+from places import DOCS
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noisy_sums import misfit as priors
 from svysynth.mechanisms.noisy_sums import posterior
 from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, noise_is_mixed
 from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
 from svysynth.models.sampler import draw_from
-from test_simulation_based_calibration import DOCS
 
 SIZE = np.array([10.0, 160.0, 40.0, 80.0, 200.0, 60.0, 30.0, 90.0, 20.0, 120.0, 50.0, 70.0])
 CELLS = len(SIZE)

@@ -9,7 +9,7 @@ import re
 import polars as pl
 import pytest
 
-from test_suitability import house, people, run
+from incomes import house, people, run
 
 CUTTING = [("1000000.0", "15000.0"), ("epsilon = 10.8", "epsilon = 60")]
 """A bound below most incomes, and more than half of a budget of 100."""

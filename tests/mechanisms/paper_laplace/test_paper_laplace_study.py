@@ -2,19 +2,18 @@
 
 import textwrap
 from importlib import resources
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+from places import DOCS
 from svysynth.core.spec import parse_spec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.paper_laplace.tables import LABEL, laplace_tables
 from svysynth.survey.doctorates import doctorates, published_table
 from svysynth.survey.survey import survey_from_frame
 
-DOCS = Path(__file__).parent.parent / "docs"
 REPLICATES = 10
 PUBLISHED = {"count": "sdr_counts", "mean": "sdr_salary"}
 NAMES = {"count": "Counts", "mean": "Average salaries"}
@@ -129,7 +128,8 @@ standard error there tells the sensitivity of its level and little else.
 
 def introduction(one, draws):
     return f"""
-    Made by `make study` (`tests/test_laplace_study.py`). This is the paper's additive-noise rival
+    Made by `make study` (`tests/mechanisms/paper_laplace/test_paper_laplace_study.py`).
+    This is the paper's additive-noise rival
     (`mechanisms/paper_laplace/tables.py`), a **{LABEL}**: its sensitivities come from the confidential data, so
     whatever
     ε says, nothing is promised. Here it runs on the stand-in for the Survey of Doctorate Recipients at
