@@ -1,6 +1,5 @@
 """The privacy boundary: what a release writes, what it never writes, and that it is whole, paid for, or not there."""
 
-import ast
 import base64
 import errno
 import io
@@ -602,47 +601,6 @@ def test_nothing_but_a_release_is_published(finished, tmp_path):
         with pytest.raises(TypeError, match="only a Release"):
             publish.publish(thing, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-WRITERS = ("public", "excel", "page")
-
-
-def test_public_writers_see_a_release_and_are_called_by_the_pipeline_alone():
-    """The files that write what is public import nothing that could hold confidential data."""
-    imports = {path: list(imported_names(path)) for path in PACKAGE.rglob("*.py")}
-    sources = {
-        *("survey.survey", "survey.on_disk", "survey.design", "core.streams", "models.base", "models.sampler"),
-        *("mechanisms.pseudo_posterior.calibration", "mechanisms.pseudo_posterior.record_bounds"),
-        "publishing.internal_folder",
-    }
-    assert all((PACKAGE / f"{source.replace('.', '/')}.py").is_file() for source in sources)
-    writers = ("publishing/public_folder", "privacy/manifest", *(f"publishing/report/{name}" for name in WRITERS))
-    for room in (f"{writer}.py" for writer in writers):
-        modules = {module for module, _ in imports[PACKAGE / room]}
-        assert not modules & {f"svysynth.{source}" for source in sources}, room
-        assert not {name for _, name in imports[PACKAGE / room]} & {"Survey", "open_data", "read_columns"}, room
-
-    def users(module, name):
-        found = [path for path, names in imports.items() if (module, name) in names]
-        return {str(path.relative_to(PACKAGE)) for path in found}
-
-    assert users("svysynth.publishing.public_folder", "publish") == {"pipeline.py"}
-    assert users("svysynth.publishing.report.public", "public_page") == {"publishing/public_folder.py"}
-    assert users("svysynth.publishing.public_folder", "make_manifest") == set()
-    made = {str(path.relative_to(PACKAGE)) for path in imports if calls(path, "Release")}
-    assert made == {"pipeline.py"}
-    assert {str(path.relative_to(PACKAGE)) for path in imports if calls(path, "Charge")} == {"privacy/ledger.py"}
-
-
-def imported_names(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            yield from ((node.module, alias.name) for alias in node.names)
-
-
-def calls(path, name):
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return any(isinstance(node, ast.Call) and getattr(node.func, "id", "") == name for node in nodes)
 
 
 # --- whole, paid for, or not there ---
