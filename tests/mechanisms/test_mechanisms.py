@@ -12,6 +12,7 @@ from rich.console import Console
 
 import svysynth
 from neighbours import ANSWERS, MECHANISMS, SPEC, make_house
+from no_evidence import NoEvidence
 from repeatable import repeat
 from signing import sign
 from svysynth.core import members
@@ -26,7 +27,6 @@ from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
     Made,
     Mechanism,
-    NoEvidence,
     Remade,
     Roles,
     find_public,

@@ -6,12 +6,12 @@ import shutil
 import polars as pl
 import pytest
 
+from no_evidence import NoEvidence
 from quick_release import SPEC, drawn_by_hand, make_release
 from repeatable import repeatable
 from svysynth import Streams, SurveyError, pipeline
 from svysynth.cli.main import main
 from svysynth.core.spec import load_spec
-from svysynth.mechanisms.base import NoEvidence
 from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
 from svysynth.privacy.ledger import charge, entries, fingerprint_key, open_budget, show
 from svysynth.privacy.tamper_marks import Anchor, seal_path

@@ -26,6 +26,7 @@ import polars as pl
 import pytest
 
 import svysynth
+from no_evidence import NoEvidence
 from r_survey import r_is_here
 from svysynth.core.spec import (
     AboutSpec,
@@ -41,7 +42,7 @@ from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.layout import wide_tables
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
-from svysynth.mechanisms.base import NoEvidence, examine
+from svysynth.mechanisms.base import examine
 from svysynth.mechanisms.noisy_tables.additive import additive_tables
 from svysynth.mechanisms.noisy_tables.mechanism import NoiseEvidence
 from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate

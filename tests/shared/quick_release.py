@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from no_evidence import NoEvidence
 from repeatable import repeatable
 from svysynth import pipeline
 from svysynth.core.spec import load_spec
-from svysynth.mechanisms.base import NoEvidence
 from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
 from svysynth.models.synthesis import make_synthetic
 from svysynth.privacy.ledger import open_budget

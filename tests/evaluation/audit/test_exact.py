@@ -16,10 +16,10 @@ from svysynth.evaluation.audit.exact import (
     BOUNDS,
     DELTAS,
     LARGEST_BOUND,
+    POPULATION,
     ROUNDING,
     asymptotic,
     audit_exact,
-    extreme_pair,
     hockey_stick,
     least_epsilon,
     make_pairs,
@@ -41,7 +41,9 @@ CORNERS = [
     for new_weight in (1, 1e3)
 ]
 """All records at one end of the bounds, and one that goes to the other."""
-SOME = [*PAIRS[:150], extreme_pair(), *CORNERS]
+EXTREME = pair_of(np.full(8, 5.0), np.full(8, POPULATION / 8), 0, -5.0, POPULATION / 8)
+"""All others at one place, where the record was too; it goes to another, where the prior has hardly any weight."""
+SOME = [*PAIRS[:150], EXTREME, *CORNERS]
 """Pairs that are enough to notice a bug, or to run the slower mechanism on."""
 EPSILONS = (0.5, 1.0, 3.0)
 
