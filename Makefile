@@ -32,10 +32,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 wheel: $(READY)
-	$(BIN)/python tests/wheel_alone.py
+	$(BIN)/python tests/wheel/wheel_alone.py
 
 bounds: $(READY)
-	$(BIN)/python tests/lower_bounds.py
+	$(BIN)/python tests/wheel/lower_bounds.py
 
 test: lint wheel
 	$(BIN)/pytest -n auto

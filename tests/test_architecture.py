@@ -2,25 +2,38 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+import svysynth
+from places import ROOT
+from svysynth.core.members import MEMBERS
+
 PACKAGE = ROOT / "src/svysynth"
 MOST_LINES = 400
-ROOMS = [
-    *("core", "survey", "estimation", "models", "privacy", "mechanisms", "publishing"),
-    *("pipeline", "evaluation", "__init__", "cli", "__main__"),
-]
-"""In import order."""
 MOST_ENTRIES = 10
 """Beside `__init__`, `__main__` and `py.typed`."""
+BY_NAME = {"__init__.py", "mechanisms/base.py"}
+"""The files that import what a list names: the public names, and the list of mechanisms."""
 
 
 def listed_files():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     return re.findall(r"^([\w/]+\.py)  ", text, re.MULTILINE)
+
+
+def listed_rooms():
+    """The rooms of the table, in import order."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return [name.strip("/").removesuffix(".py") for name in re.findall(r"^\| `([\w/.]+)` \|", text, re.MULTILINE)]
+
+
+def room_of(path):
+    return path.split("/")[0].removesuffix(".py")
+
+
+ROOMS = list(dict.fromkeys(map(room_of, listed_files())))
+"""In import order, as the map has them."""
 
 
 def source_files():
@@ -29,19 +42,55 @@ def source_files():
     return sorted(files - {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("*/**/__init__.py")})
 
 
-def imported_modules(source):
-    """What a source imports of svysynth, by any form: absolute, relative to nothing, a package's names, by text."""
-    for node in ast.walk(ast.parse(source)):
+def source(path):
+    return (PACKAGE / path).read_text(encoding="utf-8")
+
+
+def imported_names(text):
+    """What a source imports of svysynth, by any form: a module, a name of one, or by text that can be read here."""
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
+            assert not any(alias.name == "*" for alias in node.names), "imports are by name"
             if (node.module or "").split(".")[0] == "svysynth":
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "svysynth")
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module":
-            for argument in node.args[:1]:
-                if isinstance(argument, ast.Constant) and str(argument.value).startswith("svysynth."):
-                    yield argument.value
+        elif isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
+            name = written_out(node.args[0]) if node.args else None
+            if name and name.split(".")[0] == "svysynth":
+                yield name
+
+
+def imports_by_computed_name(text):
+    """Whether a source can import what cannot be read here: by a text that it makes, or through another's hands."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
+            if not node.args or written_out(node.args[0]) is None:
+                return True
+        elif isinstance(node, ast.ImportFrom) and (node.module or "") == "importlib":
+            if any(alias.name == "import_module" and alias.asname for alias in node.names):
+                return True
+        elif isinstance(node, ast.Name) and node.id in ("exec", "eval"):
+            return True
+    return False
+
+
+def called(node):
+    return getattr(node.func, "id", getattr(node.func, "attr", ""))
+
+
+def written_out(node):
+    """A text that stands in the source, in one piece or added up; None where it is computed."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        parts = [written_out(node.left), written_out(node.right)]
+    elif isinstance(node, ast.JoinedStr):
+        parts = [written_out(part) for part in node.values]
+    else:
+        return None
+    return None if None in parts else "".join(parts)
 
 
 def file_of(module):
@@ -56,17 +105,27 @@ def file_of(module):
 
 
 def imported_files(path):
-    return {file_of(module) for module in imported_modules((PACKAGE / path).read_text(encoding="utf-8"))}
+    return {file_of(name) for name in imported_names(source(path))}
 
 
-def room_of(path):
-    return path.split("/")[0].removesuffix(".py")
+def calls(path, name):
+    return any(isinstance(node, ast.Call) and called(node) == name for node in ast.walk(ast.parse(source(path))))
 
 
 def test_the_root_is_read_at_a_glance():
     entries = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.name != "__pycache__"}
     assert entries == {*ROOMS, "py.typed"}
     assert len(entries - {"__init__", "__main__", "py.typed"}) <= MOST_ENTRIES
+
+
+def test_the_table_of_rooms_and_the_list_of_files_are_in_the_same_order():
+    assert listed_rooms() == [room for room in ROOMS if not room.startswith("__")]
+    assert sorted(listed_files(), key=lambda path: ROOMS.index(room_of(path))) == listed_files()
+
+
+def test_tests_are_in_the_rooms_of_what_they_test():
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders - {"golden", "shared", "wheel"} == {room for room in ROOMS if not room.startswith("__")}
 
 
 def test_every_file_is_on_the_map():
@@ -86,31 +145,120 @@ def test_a_room_imports_only_from_rooms_above_its_own():
             assert ROOMS.index(room_of(imported)) <= ROOMS.index(room_of(path)), f"{path} imports {imported}"
 
 
+def test_only_two_lists_name_what_is_imported_and_both_stay_in_order():
+    assert {path for path in source_files() if imports_by_computed_name(source(path))} == BY_NAME
+    order = listed_files()
+    for home in svysynth._HOMES.values():
+        assert order.index(file_of(f"svysynth.{home}")) < order.index("__init__.py")
+    for member in MEMBERS:
+        assert room_of(file_of(member.home)) == "mechanisms"
+
+
+IMPORTS = [
+    ("from svysynth.core.errors import SurveyError", "core/errors.py"),
+    ("from svysynth.core import errors", "core/errors.py"),
+    ("from svysynth import pipeline", "pipeline.py"),
+    ("from svysynth import SurveyError", "__init__.py"),
+    ("import svysynth", "__init__.py"),
+    ("import svysynth.core.errors", "core/errors.py"),
+    ("import svysynth.core.errors as e", "core/errors.py"),
+    ("def late():\n    from svysynth.core import errors as e", "core/errors.py"),
+    ("if TYPE_CHECKING:\n    from svysynth.core import errors", "core/errors.py"),
+    ("import importlib\nimportlib.import_module('svysynth.core.errors')", "core/errors.py"),
+    ("from importlib import import_module\nimport_module('svysynth.' + 'core' + '.errors')", "core/errors.py"),
+    ("import_module(f'svysynth.core.errors')", "core/errors.py"),
+    ("__import__('svysynth.core.errors')", "core/errors.py"),
+]
+
+
+@pytest.mark.parametrize(("text", "file"), IMPORTS)
+def test_every_form_of_import_is_seen(text, file):
+    assert [file_of(name) for name in imported_names(text)] == [file]
+    assert not imports_by_computed_name(text)
+
+
 @pytest.mark.parametrize(
-    ("source", "file"),
+    "text",
     [
-        ("from svysynth.core.errors import SurveyError", "core/errors.py"),
-        ("from svysynth.core import errors", "core/errors.py"),
-        ("from svysynth import pipeline", "pipeline.py"),
-        ("from svysynth import SurveyError", "__init__.py"),
-        ("import svysynth", "__init__.py"),
-        ("import svysynth.core.errors", "core/errors.py"),
-        ("def late():\n    from svysynth.core import errors as e", "core/errors.py"),
-        ("import importlib\nimportlib.import_module('svysynth.core.errors')", "core/errors.py"),
+        "import_module(f'svysynth.{room}.errors')",
+        "import_module('svysynth.' + room)",
+        "importlib.import_module(name)",
+        "__import__(name)",
+        "from importlib import import_module as load",
+        "exec(text)",
     ],
 )
-def test_every_form_of_import_is_seen(source, file):
-    assert [file_of(module) for module in imported_modules(source)] == [file]
+def test_imports_that_cannot_be_read_are_seen(text):
+    assert imports_by_computed_name(text)
+
+
+@pytest.mark.parametrize("text", ["from . import errors", "from .errors import SurveyError", "from svysynth import *"])
+def test_relative_and_starred_imports_are_refused(text):
+    with pytest.raises(AssertionError, match="imports are"):
+        list(imported_names(text))
+
+
+# --- the privacy boundary ---
+
+WRITERS = [
+    *("publishing/public_folder.py", "privacy/manifest.py"),
+    *(f"publishing/report/{name}.py" for name in ("public", "excel", "page")),
+]
+"""They write what is public."""
+CONFIDENTIAL = {
+    *("survey/survey.py", "survey/on_disk.py", "survey/design.py"),
+    *("core/streams.py", "models/base.py", "models/sampler.py"),
+    *("mechanisms/pseudo_posterior/calibration.py", "mechanisms/pseudo_posterior/record_bounds.py"),
+    "publishing/internal_folder.py",
+}
+"""What could hold confidential data."""
+READERS = ["svysynth.survey.files.open_data", "svysynth.survey.files.read_columns"]
+
+
+def users(name):
+    """The files that import a name, which is there."""
+    module, _, attribute = name.rpartition(".")
+    defined = [getattr(node, "name", None) for node in ast.parse(source(file_of(module))).body]
+    assert attribute in defined, name
+    return {path for path in source_files() if name in imported_names(source(path))}
+
+
+def makers(name):
+    """The files that call a class, which is there."""
+    assert any(f"class {name}" in source(path) for path in source_files())
+    return {path for path in source_files() if calls(path, name)}
+
+
+def test_public_writers_see_a_release_and_nothing_confidential():
+    assert set(source_files()) >= {*WRITERS, *CONFIDENTIAL}, "a name above is not a file"
+    for path in WRITERS:
+        assert not imported_files(path) & CONFIDENTIAL, path
+    for name in READERS:
+        assert users(name).isdisjoint(WRITERS), name
+
+
+def test_public_writers_are_called_by_the_pipeline_alone():
+    assert users("svysynth.publishing.public_folder.publish") == {"pipeline.py"}
+    assert users("svysynth.publishing.report.public.public_page") == {"publishing/public_folder.py"}
+    assert users("svysynth.publishing.public_folder.make_manifest") == set()
+
+
+def test_releases_and_charges_are_made_in_one_place_each():
+    assert makers("Release") == {"pipeline.py"}
+    assert makers("Charge") == {"privacy/ledger.py"}
+
+
+# --- files ---
 
 
 def test_files_stay_one_noun_with_a_first_paragraph():
     for path in source_files():
-        text = (PACKAGE / path).read_text(encoding="utf-8")
+        text = source(path)
         assert text.count("\n") <= MOST_LINES, path
         assert ast.get_docstring(ast.parse(text)), path
 
 
 def test_only_the_command_line_prints():
     for path in source_files():
-        nodes = ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8")))
+        nodes = ast.walk(ast.parse(source(path)))
         assert not any(isinstance(node, ast.Name) and node.id == "print" for node in nodes), path

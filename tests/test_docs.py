@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from generate import CONSOLE, command_line_page, run, trimmed
 
 import svysynth
+from generate import CONSOLE, command_line_page, run, trimmed
 from svysynth.core.spec import parse_spec
 
 ROOT = Path(__file__).parent.parent

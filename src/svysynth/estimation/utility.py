@@ -58,16 +58,6 @@ def covers(lower: Floats, upper: Floats, truth: Floats) -> Booleans:
     return np.asarray((lower <= truth) & (truth <= upper))
 
 
-def coverage(lower: Floats, upper: Floats, truth: Floats) -> Floats:
-    """The share of replicates (first axis) whose interval holds the truth."""
-    return np.asarray(covers(lower, upper, truth).mean(axis=0))
-
-
-def interval_length(lower: Floats, upper: Floats) -> Floats:
-    """Upper less lower end."""
-    return np.asarray(upper - lower)
-
-
 def coefficient_of_variation(estimate: Floats, se: Floats) -> Floats:
     """se/|estimate|; not a number where the estimate is zero."""
     size = np.abs(np.asarray(estimate, np.float64))
@@ -84,8 +74,3 @@ def interval_overlap(lower: Floats, upper: Floats, other_lower: Floats, other_up
     common = np.maximum(np.minimum(upper, other_upper) - np.maximum(lower, other_lower), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(0.5 * (common / (upper - lower) + common / (other_upper - other_lower)))
-
-
-def proportion_error(proportion: Floats, replicates: int) -> Floats:
-    """The Monte Carlo standard error of a coverage."""
-    return np.asarray(np.sqrt(proportion * (1 - proportion) / replicates))

@@ -270,21 +270,3 @@ class Roles:
         others = (survey.strata, survey.weight if survey.weight_public else None)
         public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))
         return cls(confidential, public, survey.where)
-
-
-@dataclass(frozen=True)
-class NoEvidence:
-    """Of a mechanism that has nothing to say of how it went."""
-
-    complaints: tuple[str, ...] = ()
-
-    def summary(self) -> Rows:
-        """No lines."""
-        return []
-
-    def sections(self) -> Sequence[Section]:
-        """No sections."""
-        return []
-
-    def write(self, folder: Path) -> None:
-        """No files."""

@@ -61,11 +61,6 @@ def judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
     return Verdict(rhat, bulk, tail, divergences, ebfmi)
 
 
-def effective_draws(draws: Floats) -> Floats:
-    """The effective sample size of the mean of each quantity, from draws of shape chain × draw × quantity."""
-    return np.asarray(_ess(_split(draws, np), NUMPY))
-
-
 @jax.jit
 def judge_together(draws: Any, energy: Any) -> Any:
     """R-hat, bulk and tail ESS and E-BFMI of many fits at once, on JAX's device; the first axis is the fit."""

@@ -132,12 +132,6 @@ def pair_of(t: Floats, w: Floats, position: int, new_t: float, new_w: float, adv
     return Pair(before, Sample.of(after_t, after_w), before.without(position), adversarial)
 
 
-def extreme_pair() -> Pair:
-    """All others at one place, where the record was too; it goes to another, where the prior has hardly any weight."""
-    t, w = np.full(8, 5.0), np.full(8, POPULATION / 8)
-    return pair_of(t, w, 0, -5.0, float(w[0]))
-
-
 # --- mechanisms ---
 
 

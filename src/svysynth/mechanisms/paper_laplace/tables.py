@@ -97,11 +97,6 @@ class LaplaceTables:
         """What was spent on what, and that nothing is promised for it."""
         return self.split.statement
 
-    @property
-    def labelled(self) -> pl.DataFrame:
-        """The tables with a column `source` that says what they are."""
-        return self.tables.with_columns(pl.lit(f"Laplace noise, {LABEL}").alias("source"))
-
 
 def split_evenly(tables: Sequence[TableSpec], epsilon: float, replicates: int = 10) -> LaplaceBudget:
     """A record is in one cell of each of a table's 2^k levels, once for points and once for variances.
