@@ -33,6 +33,7 @@ from svysynth.privacy.ledger import open_budget
 from svysynth.publishing.verification import verify_release
 from svysynth.survey import on_disk as large
 from svysynth.survey.on_disk import read_large, store_survey
+from svysynth.survey.overview import overview
 from svysynth.survey.survey import survey_from_file
 
 RECORDS = 5 * BLOCK // 2
@@ -242,6 +243,91 @@ def test_a_survey_on_disk_says_what_one_in_memory_says(house, tmp_path, make):
     weights = np.linspace(0.1, 1, len(small))
     for mine, theirs in zip(linear_statistics(one, weights), linear_statistics(other, weights), strict=True):
         assert np.array_equal(mine, theirs)
+
+
+ADDITIVE = """mechanism = "laplace"
+bounds = { outcome = [1e3, 1e7], weight = [0.5, 2e3] }"""
+SETTINGS = {
+    "no privacy": lambda text: re.sub(r"\[privacy\].*?\n\n", "", text, flags=re.DOTALL),
+    "asymptotic": lambda text: text,
+    "public weights": lambda text: text.replace("[privacy]", "weight_public = true\n\n[privacy]"),
+    "additive noise": lambda text: text.replace("asymptotic", "global").replace('mechanism = "fbs"', ADDITIVE),
+}
+
+
+@pytest.fixture
+def command(house, tmp_path, monkeypatch, capsys):
+    """A command on a spec beside which nothing but its output may be left; says how often it read in parts."""
+    monkeypatch.chdir(tmp_path)
+    parts = []
+    monkeypatch.setattr(large, "read_large", lambda *given: parts.append(given) or read_large(*given))
+
+    def run(most, change, *words):
+        text = SPEC.format(mechanism="fbs").replace('"data"', f'"{house}/data"')
+        (tmp_path / "spec.toml").write_text(change(text))
+        monkeypatch.setattr(large, "MOST_IN_MEMORY", most)
+        parts.clear()
+        with pytest.raises(SystemExit) as left:
+            main([words[0], "spec.toml", *words[1:]])
+        assert not left.value.code, capsys.readouterr().err
+        assert {path.name for path in tmp_path.iterdir()} <= {"spec.toml", "tables.csv"}
+        return capsys.readouterr().out, len(parts)
+
+    return run
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_check_says_the_same_from_disk(command, name):
+    expected, parts = command(RECORDS, SETTINGS[name], "check")
+    assert parts == 0
+    assert "sum of weights" in expected
+    assert command(RECORDS - 1, SETTINGS[name], "check") == (expected, 1)
+
+
+def test_direct_tables_are_the_same_from_disk(command, tmp_path):
+    for words in (["tables"], ["tables", "--out", "tables.csv"]):
+        expected, parts = command(RECORDS, SETTINGS["asymptotic"], *words)
+        written = Path("tables.csv").read_bytes() if "--out" in words else None
+        assert parts == 0
+        assert command(RECORDS - 1, SETTINGS["asymptotic"], *words) == (expected, 1)
+        assert written is None or Path("tables.csv").read_bytes() == written
+
+
+@pytest.mark.parametrize("words", [["check"], ["tables"]])
+def test_clusters_are_worked_on_in_memory(command, words):
+    def clustered(text):
+        return SETTINGS["no privacy"](text).replace("public =", 'cluster = "gender"\npublic =')
+
+    expected, _ = command(RECORDS, clustered, *words)
+    assert command(1000, clustered, *words) == (expected, 0)
+
+
+def test_a_folder_that_cannot_take_the_columns_is_refused(house, tmp_path, monkeypatch, capsys, on_disk):
+    def full(*_):
+        raise OSError("no space left")
+
+    spec, out = str(house / "fbs.toml"), tmp_path / "tables.csv"
+    monkeypatch.setattr(Stored, "create", full)
+    for words, message in (
+        (["--out", str(tmp_path / "nowhere" / "tables.csv")], "folder 'nowhere': cannot be written to"),
+        (["--out", str(out)], "the hidden folder: cannot hold the columns of the data"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main(["tables", spec, *words])
+        assert left.value.code == 1
+        assert message in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_overview_correlates_outcome_and_weight(house, tmp_path):
+    spec = load_spec(house / "fbs.toml").survey
+    small = survey_from_file(spec)
+    found = overview(small)
+    expected = np.corrcoef(np.log(small.outcome_values), np.log(small.weights))[0, 1]
+    assert found.correlation == pytest.approx(expected, rel=1e-12)
+    assert found.smallest_cell == np.unique(small.cell_index(small.public), return_counts=True)[1].min()
+    assert found.sum_of_weights == pytest.approx(small.weights.sum(), rel=1e-12)
+    assert vars(overview(read_large(spec, tmp_path, LOCAL))) == vars(found)
 
 
 def test_statistics_in_blocks_are_those_of_one_pass():
