@@ -6,6 +6,7 @@ once, from Parquet read in parts, in a folder that only its owner can enter and 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -49,6 +50,8 @@ READS_A_CORE = 2
 """How many such pieces each core has at a time: polars waits for memory and files."""
 MOST_BITS = 22
 """Of a hash of public values that is looked up in a table."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a disk, or a part of it, that is full."""
 HASHES = 8
 """Tried, before groups are joined instead."""
 ADDED = "added by svysynth"
@@ -184,7 +187,9 @@ def _read_to(folder: Path, engine: Engine, spec: SurveySpec) -> Survey:
         if is_large(spec):
             return read_large(spec, folder, engine)
         return store_survey(survey_from_file(spec), folder, engine)
-    except OSError:
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
         remedy = "check the free space there: some 20 bytes for each record"
         raise SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy) from None
 
