@@ -17,7 +17,7 @@ import polars as pl
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.hidden_folders import in_hiding
-from svysynth.core.spec import PrivacySpec, Spec, SurveySpec, load_spec
+from svysynth.core.spec import PrivacySpec, Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import Made, find_public, mechanism_of, refuse_other_machines, undivided_setting
@@ -33,8 +33,8 @@ from svysynth.publishing.internal_folder import write_internal
 from svysynth.publishing.public_folder import checksum, publish
 from svysynth.publishing.report.internal import Review
 from svysynth.publishing.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
-from svysynth.survey.on_disk import is_large, read_large, store_survey
-from svysynth.survey.survey import Survey, survey_from_file
+from svysynth.survey.on_disk import Read, with_reader
+from svysynth.survey.survey import Survey
 
 Progress = Callable[[str], None]
 
@@ -63,31 +63,17 @@ def release(
     if engine.remote:
         refuse_other_machines(spec)
     privacy = _ready(spec, folder, streams)
-    finished: list[Release] = []
 
-    def run(scratch: Path | None) -> None:
+    def run(read: Read) -> Release:
         paid: list[Charge] = []
         with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
             progress("reading the survey")
-            survey = _read(mechanism_of(privacy).reads(spec), scratch, engine)
+            survey = read(mechanism_of(privacy).reads(spec))
             found, verdict = _release(spec, privacy, survey, folder, streams, paid, progress)
-        finished.append(found)
         judged(verdict)
+        return found
 
-    if undivided_setting(spec) is None and (engine.remote or is_large(spec.survey)):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        in_hiding(folder.parent, run)
-    else:
-        run(None)
-    return finished[0]
-
-
-def _read(spec: SurveySpec, scratch: Path | None, engine: Engine) -> Survey:
-    if scratch is None:
-        return survey_from_file(spec)
-    if is_large(spec):
-        return read_large(spec, scratch, engine)
-    return store_survey(survey_from_file(spec), scratch, engine)
+    return with_reader(spec.survey, undivided_setting(spec), _parent(folder), engine, run)
 
 
 def _release(
@@ -158,9 +144,14 @@ def _refuse_folder(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             folder.lstat()
             raise _exists(folder)
-        in_hiding(next(parent for parent in folder.absolute().parents if parent.exists()), lambda _: None)
+        in_hiding(_parent(folder), lambda _: None)
     except (OSError, ValueError):
         raise SurveyError("file", f"folder '{folder.name}'", "cannot be made", "choose another with --out") from None
+
+
+def _parent(folder: Path) -> Path:
+    """The nearest folder above it that is there already."""
+    return next(parent for parent in folder.absolute().parents if parent.exists())
 
 
 def _exists(folder: Path) -> SurveyError:

@@ -17,7 +17,7 @@ from svysynth.privacy.release import MICRODATA_DIGITS, rounded
 from svysynth.publishing import internal_folder as internal
 from svysynth.publishing import public_folder as publish
 from svysynth.survey.design import Design
-from svysynth.survey.survey import Survey
+from svysynth.survey.survey import SurveyInMemory
 
 SPEC = """
 [survey]
@@ -66,7 +66,7 @@ def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
         design = Design("weight", survey.design.strata)
         frame = rounded(frame, MICRODATA_DIGITS)
         roles = survey.outcome, design, survey.public, survey.transform, 5000.0
-        return Survey(frame, *roles, weight_public=survey.weight_public)
+        return SurveyInMemory(*roles, weight_public=survey.weight_public, frame=frame)
 
     synthetic = make_synthetic(tuple(one() for _ in range(datasets)), model)
     return SimpleNamespace(calibration=None, synthesize=lambda **_: synthetic)

@@ -1,5 +1,6 @@
 """Surveys on disk and in parts: the same release, to the last bit, however the records are cut and whoever works."""
 
+import errno
 import itertools
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,8 +35,10 @@ from svysynth.pipeline import release
 from svysynth.privacy.ledger import open_budget
 from svysynth.publishing.verification import verify_release
 from svysynth.survey import on_disk as large
+from svysynth.survey.design import Design
 from svysynth.survey.on_disk import read_large, store_survey
-from svysynth.survey.survey import survey_from_file
+from svysynth.survey.overview import overview
+from svysynth.survey.survey import Survey, survey_from_file
 
 RECORDS = 5 * BLOCK // 2
 SPEC = """
@@ -224,6 +228,10 @@ def test_missing_codes_are_counted_in_records(tmp_path, on_disk):
         read_large(load_spec(tmp_path / "spec.toml").survey, tmp_path, LOCAL)
 
 
+def said(survey):
+    return survey.codes, survey.published, survey.confidential, survey.population_total, survey.other, repr(survey)
+
+
 @pytest.mark.parametrize("make", [read_large, None])
 def test_a_survey_on_disk_says_what_one_in_memory_says(house, tmp_path, make):
     spec = load_spec(house / "fbs.toml")
@@ -235,14 +243,109 @@ def test_a_survey_on_disk_says_what_one_in_memory_says(house, tmp_path, make):
     )
     positions = np.array([3, 1, len(small) - 1])
     assert stored.sample(positions).frame.select(small.frame.columns).equals(small.frame[positions])
-    assert stored.codes == small.codes
+    assert stored.in_memory().frame.equals(small.frame.select(*stored.schema))
+    assert set(stored.schema.items()) == set(small.schema.items())
+    assert all(isinstance(one, Survey) for one in (stored, small))
+    assert said(stored) == said(small)
     assert stored.groups.frame.equals(small.groups.frame)
     assert np.array_equal(stored.groups.count, small.groups.count)
     assert tabulate_all(stored, spec.requested_tables).equals(tabulate_all(small, spec.requested_tables))
+    public = [replace(survey, weight_public=True).model_cells() for survey in (stored, small)]
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(*public, strict=True))
     one, other = make_records(stored, "field * gender"), make_records(small, "field * gender")
     weights = np.linspace(0.1, 1, len(small))
     for mine, theirs in zip(linear_statistics(one, weights), linear_statistics(other, weights), strict=True):
         assert np.array_equal(mine, theirs)
+
+
+ADDITIVE = """mechanism = "laplace"
+bounds = { outcome = [1e3, 1e7], weight = [0.5, 2e3] }"""
+SETTINGS = {
+    "no privacy": lambda text: re.sub(r"\[privacy\].*?\n\n", "", text, flags=re.DOTALL),
+    "asymptotic": lambda text: text,
+    "public weights": lambda text: text.replace("[privacy]", "weight_public = true\n\n[privacy]"),
+    "additive noise": lambda text: text.replace("asymptotic", "global").replace('mechanism = "fbs"', ADDITIVE),
+}
+
+
+@pytest.fixture
+def command(house, tmp_path, monkeypatch, capsys):
+    """A command on a spec beside which nothing but its output may be left; says how often it read in parts."""
+    monkeypatch.chdir(tmp_path)
+    parts = []
+    monkeypatch.setattr(large, "read_large", lambda *given: parts.append(given) or read_large(*given))
+
+    def run(most, change, *words):
+        text = SPEC.format(mechanism="fbs").replace('"data"', f'"{house}/data"')
+        (tmp_path / "spec.toml").write_text(change(text))
+        monkeypatch.setattr(large, "MOST_IN_MEMORY", most)
+        parts.clear()
+        with pytest.raises(SystemExit) as left:
+            main([words[0], "spec.toml", *words[1:]])
+        assert not left.value.code, capsys.readouterr().err
+        assert {path.name for path in tmp_path.iterdir()} <= {"spec.toml", "tables.csv"}
+        return capsys.readouterr().out, len(parts)
+
+    return run
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_check_says_the_same_from_disk(command, name):
+    expected, parts = command(RECORDS, SETTINGS[name], "check")
+    assert parts == 0
+    assert "sum of weights" in expected
+    assert command(RECORDS - 1, SETTINGS[name], "check") == (expected, 1)
+
+
+def test_direct_tables_are_the_same_from_disk(command, tmp_path):
+    for words in (["tables"], ["tables", "--out", "tables.csv"]):
+        expected, parts = command(RECORDS, SETTINGS["asymptotic"], *words)
+        written = Path("tables.csv").read_bytes() if "--out" in words else None
+        assert parts == 0
+        assert command(RECORDS - 1, SETTINGS["asymptotic"], *words) == (expected, 1)
+        assert written is None or Path("tables.csv").read_bytes() == written
+
+
+@pytest.mark.parametrize("words", [["check"], ["tables"]])
+def test_clusters_are_worked_on_in_memory(command, words):
+    def clustered(text):
+        return SETTINGS["no privacy"](text).replace("public =", 'cluster = "gender"\npublic =')
+
+    expected, _ = command(RECORDS, clustered, *words)
+    assert command(1000, clustered, *words) == (expected, 0)
+
+
+def test_a_folder_that_cannot_take_the_columns_is_refused(house, tmp_path, monkeypatch, capsys, on_disk):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    spec, out = str(house / "fbs.toml"), tmp_path / "tables.csv"
+    monkeypatch.setattr(Stored, "create", full)
+    for words, message in (
+        (["--out", str(tmp_path / "nowhere" / "tables.csv")], "folder 'nowhere': cannot be written to"),
+        (["--out", str(out)], "the hidden folder: cannot hold the columns of the data"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main(["tables", spec, *words])
+        assert left.value.code == 1
+        assert message in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_overview_correlates_outcome_and_weight(house, tmp_path):
+    spec = load_spec(house / "fbs.toml").survey
+    small = survey_from_file(spec)
+    found = overview(small)
+    expected = np.corrcoef(np.log(small.outcome_values), np.log(small.weights))[0, 1]
+    assert found.correlation == pytest.approx(expected, rel=1e-12)
+    assert found.smallest_cell == np.unique(small.cell_index(small.public), return_counts=True)[1].min()
+    assert found.sum_of_weights == pytest.approx(small.weights.sum(), rel=1e-12)
+    assert vars(overview(read_large(spec, tmp_path, LOCAL))) == vars(found)
+
+
+def test_a_survey_of_no_kind_cannot_be_made():
+    with pytest.raises(TypeError, match="abstract"):
+        Survey("salary", Design("weight"), ("field",))
 
 
 def test_statistics_in_blocks_are_those_of_one_pass():

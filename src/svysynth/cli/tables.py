@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import polars as pl
 import typer
 from rich.text import Text
 
 from svysynth.cli.console import SpecPath, make_console
+from svysynth.core.engine import LOCAL
 from svysynth.core.errors import SurveyError
 from svysynth.core.spec import Spec, load_spec
 from svysynth.core.streams import Streams
@@ -19,11 +21,14 @@ from svysynth.privacy.public_constants import load_unfinished
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.terminal import INTERNAL, render_overview, render_tables
 from svysynth.survey.files import refuse_overwriting, write_frame
+from svysynth.survey.on_disk import undivided_design, with_reader
 from svysynth.survey.overview import overview
-from svysynth.survey.survey import Survey, survey_from_file
+from svysynth.survey.survey import Survey
 
 if TYPE_CHECKING:  # it needs JAX, which takes a second to load
     from svysynth.mechanisms.findings import Finding
+
+Result = TypeVar("Result")
 
 
 def check(spec_path: SpecPath) -> None:
@@ -54,9 +59,10 @@ def tables(
     Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
     """
     spec = load_unfinished(spec_path)  # nothing is released: bounds are not needed yet
+    folder = Path() if out is None else out.parent
     if out is not None:
         refuse_overwriting(out, spec_path, spec.survey.data)
-    tidy = _direct_tables(spec, seed)
+    tidy = _with_survey(spec, folder, lambda survey: _direct_tables(survey, spec, seed))
     if out is None:
         _show_tables(tidy, spec)
     else:
@@ -66,7 +72,15 @@ def tables(
 
 def show_design(spec: Spec) -> None:
     """What `check` prints."""
-    survey = survey_from_file(spec.survey)
+    _with_survey(spec, Path(), lambda survey: _show_design(survey, spec))
+
+
+def _with_survey(spec: Spec, folder: Path, work: Callable[[Survey], Result]) -> Result:
+    """What `work` makes of the survey; one that is large is kept in a hidden folder in this one meanwhile."""
+    return with_reader(spec.survey, undivided_design(spec), folder, LOCAL, lambda read: work(read(spec.survey)))
+
+
+def _show_design(survey: Survey, spec: Spec) -> None:
     survey.index.refuse_lonely(spec.estimation.lonely)
     console = make_console()
     console.print(Text(INTERNAL, style="bold yellow"))
@@ -87,8 +101,7 @@ def _findings(survey: Survey, spec: Spec) -> list[Finding]:
     return stopping or list(examine(survey, spec, direct).findings)
 
 
-def _direct_tables(spec: Spec, seed: int | None) -> pl.DataFrame:
-    survey = survey_from_file(spec.survey)
+def _direct_tables(survey: Survey, spec: Spec, seed: int | None) -> pl.DataFrame:
     replicates = None
     if spec.estimation.variance != "taylor":
         streams = Streams.from_system() if seed is None else Streams.seeded(seed)

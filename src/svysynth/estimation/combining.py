@@ -109,7 +109,7 @@ class Synthetic:
 
 def _with_unsmoothed_weights(survey: Survey) -> Survey:
     """The same survey with the weights as the model drew them."""
-    if UNSMOOTHED not in survey.frame.columns:
+    if UNSMOOTHED not in survey.schema:
         raise SurveyError(
             "data",
             f"column '{UNSMOOTHED}'",

@@ -20,7 +20,7 @@ from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse
 from svysynth.mechanisms.base import Grid, Mechanism, load_member
-from svysynth.survey.survey import Survey
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 REPEATS = 5
 """How often each point of the grid is tried, with draws or noise of its own."""
@@ -33,7 +33,7 @@ STANDIN = "From a stand-in made of public constants: no confidential number is b
 Progress = Callable[[str], None]
 
 
-def make_standin(survey: Survey, constants: StandInSpec, streams: Streams) -> Survey:
+def make_standin(survey: SurveyInMemory, constants: StandInSpec, streams: Streams) -> SurveyInMemory:
     """The survey with its outcome and weights drawn afresh from public constants; x and strata are public already."""
     generator = streams.generator("stand-in")
     noise = generator.standard_normal((2, len(survey)))

@@ -31,7 +31,7 @@ from svysynth.models.sampler import Fit
 from svysynth.models.statistics import plain_statistics
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.survey.design import Design
-from svysynth.survey.survey import Survey
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 CLASSES = 2000
 """Into which standardised values are counted, from −FAR to FAR."""
@@ -122,11 +122,12 @@ def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats
     mean = np.exp(means[:, 0] + (1 + 2 * slope) * variance / 2) if log else means[:, 0] + slope * variance
     sizes = [len(survey.levels(column)) for column in survey.public]
     labels = {
-        column: pl.Series(column, np.asarray(survey.levels(column), object)[codes], dtype=survey.frame.schema[column])
+        column: pl.Series(column, np.asarray(survey.levels(column), object)[codes], dtype=survey.schema[column])
         for column, codes in zip(survey.public, np.unravel_index(cells, sizes), strict=True)
     }
     frame = pl.DataFrame(labels | {survey.outcome: mean, survey.design.weight: weight * (total / weight.sum())})
-    return Survey(frame, survey.outcome, Design(survey.design.weight), survey.public, survey.transform)
+    design = Design(survey.design.weight)
+    return SurveyInMemory(survey.outcome, design, survey.public, survey.transform, frame=frame)
 
 
 def _normal_distance(records: Records, column: Column, mean: Floats, spread: float) -> float:

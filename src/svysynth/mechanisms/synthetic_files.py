@@ -26,7 +26,7 @@ from svysynth.survey.formats.base import DataFile
 from svysynth.survey.formats.csv import as_written
 from svysynth.survey.formats.parquet import count_rows, read_rows
 from svysynth.survey.on_disk import is_large, read_large
-from svysynth.survey.survey import Survey, read_survey
+from svysynth.survey.survey import Survey, SurveyInMemory, read_survey
 
 AGREEMENT = 1e-8
 """What is made again may differ by this fraction: floats depend on the machine."""
@@ -72,7 +72,7 @@ def read_synthetic(
     if isinstance(files, str | os.PathLike) or not isinstance(files, Sequence) or not files:
         raise SurveyError("spec", "read_synthetic", "needs the synthetic files as a list", remedy)
 
-    def read(file: Any, weight: str) -> Survey:
+    def read(file: Any, weight: str) -> SurveyInMemory:
         return read_survey(
             file,
             outcome=outcome,

@@ -23,7 +23,7 @@ from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
 from svysynth.privacy.tamper_marks import Anchor
 from svysynth.survey.design import Design
-from svysynth.survey.survey import Survey
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 MICRODATA_DIGITS = 8
 TABLE_DIGITS = 10
@@ -140,12 +140,13 @@ def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Se
     columns = dict(levels)
     if strata and strata not in columns:
         columns[strata] = frame[strata].unique().sort().to_list()
-    return Survey(
-        frame.drop("id").with_columns(pl.col(name).cast(pl.Enum(list(labels))) for name, labels in columns.items()),
+    labelled = (pl.col(name).cast(pl.Enum(list(labels))) for name, labels in columns.items())
+    return SurveyInMemory(
         spec.survey.outcome,
         Design(SMOOTHED, strata),
         spec.survey.public,
         spec.survey.transform,
         spec.survey.population_total,
         weight_public=spec.survey.weight_public,
+        frame=frame.drop("id").with_columns(labelled),
     )

@@ -81,7 +81,7 @@ def look_alikes(survey: Survey, surveys: Sequence[Survey]) -> LookAlikes | None:
     if not surveys:
         return None
     scaled = survey.weights * (surveys[0].weights.sum() / survey.weights.sum())
-    names = [name for name in (SMOOTHED, UNSMOOTHED) if name in surveys[0].frame.columns]
+    names = [name for name in (SMOOTHED, UNSMOOTHED) if name in surveys[0].schema]
     files = [_Points.of(one, [one.values(name) for name in names]) for one in surveys]
     extremes = _Points.of(survey, (scaled,)).extremes()
     real = np.array([file.resemble(extremes) for file in files])

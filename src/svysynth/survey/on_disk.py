@@ -6,11 +6,12 @@ once, from Parquet read in parts, in a folder that only its owner can enter and 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, final
 
 import numpy as np
 import polars as pl
@@ -18,17 +19,16 @@ import polars as pl
 from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks, part_ranges
 from svysynth.core.errors import SurveyError, file_error
-from svysynth.core.grouping import Booleans, Floats, Integers, group_ids
+from svysynth.core.grouping import Booleans, Integers, group_ids
+from svysynth.core.hidden_folders import in_hiding
 from svysynth.core.outline import outlined
-from svysynth.core.spec import Spec, SurveySpec
+from svysynth.core.spec import Spec, SurveySpec, Transform
 from svysynth.survey.columns import not_listed, numbers, refuse_missing
 from svysynth.survey.design import Design, DesignIndex
 from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.parquet import count_rows, read_rows
-from svysynth.survey.survey import (
-    Groups,
-    Survey,
+from svysynth.survey.roles import (
     check_ranges,
     counted_as_other,
     declared_columns,
@@ -39,6 +39,7 @@ from svysynth.survey.survey import (
     require_columns,
     require_records,
 )
+from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_file
 from svysynth.survey.universe import condition_columns, parse_condition
 
 MOST_IN_MEMORY = 2_000_000
@@ -49,35 +50,42 @@ READS_A_CORE = 2
 """How many such pieces each core has at a time: polars waits for memory and files."""
 MOST_BITS = 22
 """Of a hash of public values that is looked up in a table."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a disk, or a part of it, that is full."""
 HASHES = 8
 """Tried, before groups are joined instead."""
 ADDED = "added by svysynth"
 """A column beside those of the file, last in its frame; letters are put before it where the file has that name."""
 
 
-@dataclass(frozen=True)
-class LargeSurvey(Survey):
-    """A survey whose columns are on disk. `frame` has its columns and their types, and no rows."""
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class SurveyOnDisk(Survey):
+    """A survey whose columns are in files."""
 
-    columns: Mapping[str, Column] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(kw_only=True)
     """The columns of numbers, by name."""
-    group: Column = field(default_factory=lambda: np.empty(0, np.int32))
+    group: Column = field(kw_only=True)
     """The group of every record."""
-    public_part: Groups = field(default_factory=lambda: Groups(pl.DataFrame(), np.empty(0, int), np.empty(0, int)))
-
-    __repr__ = Survey.__repr__  # a dataclass would show its columns
+    public_part: Groups = field(kw_only=True)
 
     def __len__(self) -> int:
         return len(self.group)
 
-    def values(self, column: str) -> Any:
-        """A column of numbers, to be read in slices."""
-        return self.columns[column]
+    @property
+    def schema(self) -> pl.Schema:
+        """The columns and their types."""
+        numbers = ((name, pl.Float64()) for name in self.columns)
+        return pl.Schema([*self.public_part.frame.schema.items(), *numbers])
 
     @property
     def groups(self) -> Groups:
-        """The public part of the records."""
+        """The public part of the records; weights are not in it, whether they are public or not."""
         return self.public_part
+
+    def values(self, column: str) -> Column:
+        """A column of numbers, to be read in slices."""
+        return self.columns[column]
 
     @cached_property
     def index(self) -> DesignIndex:
@@ -96,32 +104,26 @@ class LargeSurvey(Survey):
         """The cell of every record in the crossing of some public columns, last column fastest."""
         return Derived(partial(look_up, table=self._cell_of_group(columns)), (self.group,))
 
-    def model_cells(self) -> tuple[Integers, Floats | None, Column]:
-        """The cells that have records; no model of public weights is made from disk."""
-        cells, cell = self.present_cells(self.public)
-        return cells, None, cell
-
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
         """The cells of some public columns that have records, and for every record the position of its own."""
         cells, position = np.unique(self._cell_of_group(columns), return_inverse=True)
         return cells, Derived(partial(look_up, table=position), (self.group,))
 
-    def rows(self, start: int, stop: int) -> Survey:
+    def rows(self, start: int, stop: int) -> SurveyInMemory:
         """Some of the records, in memory."""
-        return self._in_memory(lambda column: column[start:stop])
+        return self._part(lambda column: column[start:stop])
 
-    def sample(self, positions: Integers) -> Survey:
+    def sample(self, positions: Integers) -> SurveyInMemory:
         """The records at some positions, in memory."""
-        return self._in_memory(lambda column: column.take(positions))
+        return self._part(lambda column: column.take(positions))
 
-    def _in_memory(self, read: Callable[[Column], Any]) -> Survey:
+    def _part(self, read: Callable[[Column], Any]) -> SurveyInMemory:
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        roles = self.outcome, self.design, self.public, self.transform, self.population_total, self.codes
-        return Survey(frame.select(self.frame.columns), *roles, self.weight_public)
+        return SurveyInMemory(*_roles_of(self), frame=frame)
 
-    def with_weights(self, weights: Column) -> Survey:
+    def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
         return replace(self, columns={**self.columns, self.design.weight: weights})
 
@@ -150,7 +152,49 @@ def is_large(spec: SurveySpec) -> bool:
     return file.format == "parquet" and count_rows(file) > MOST_IN_MEMORY
 
 
-def store_survey(survey: Survey, folder: Path, engine: Engine) -> LargeSurvey:
+Read = Callable[[SurveySpec], Survey]
+"""Reads the survey that a spec describes, to memory or to disk."""
+Result = TypeVar("Result")
+
+
+def with_reader(
+    spec: SurveySpec, undivided: str | None, parent: Path, engine: Engine, work: Callable[[Read], Result]
+) -> Result:
+    """What `work` returns, given a function that reads surveys: into memory, or in parts into files.
+
+    Files are for a survey that is too large for memory or that other processes work on, unless some setting,
+    `undivided`, needs all records at once. They are in a hidden folder in `parent` while the work lasts.
+    """
+    if undivided is not None or not (engine.remote or is_large(spec)):
+        return work(survey_from_file)
+    found: list[Result] = []
+    _refuse_unwritable(parent)
+    in_hiding(parent, lambda scratch: found.append(work(partial(_read_to, scratch, engine))))
+    return found[0]
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    try:
+        in_hiding(folder, lambda _: None)
+    except OSError:
+        problem = "cannot be written to, and large data are kept there in columns while the work lasts"
+        remedy = "go to a folder, or name one with --out, that you can write to"
+        raise SurveyError("file", f"folder '{folder.resolve().name}'", problem, remedy) from None
+
+
+def _read_to(folder: Path, engine: Engine, spec: SurveySpec) -> Survey:
+    try:
+        if is_large(spec):
+            return read_large(spec, folder, engine)
+        return store_survey(survey_from_file(spec), folder, engine)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        remedy = "check the free space there: some 20 bytes for each record"
+        raise SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy) from None
+
+
+def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
     """A survey that is in memory, as one whose columns are in a folder."""
     cell = survey.present_cells(survey.public)[1]
     key = np.asarray(cell, np.int64)
@@ -162,10 +206,11 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> LargeSurvey:
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, np.searchsorted(np.unique(key), key))
     groups = replace(survey, weight_public=False).groups  # of cells and strata, as the numbers are
-    return _of_parts(survey, groups, columns, group, folder, engine)
+    where = engine, folder, survey.other
+    return SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
 
 
-def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, ...] = ()) -> LargeSurvey:
+def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, ...] = ()) -> SurveyOnDisk:
     """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers.
 
     `also` names further columns of numbers to keep.
@@ -188,8 +233,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
         pass
     design = Design(spec.weight, spec.strata)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
-    like = Survey(pl.DataFrame(), *roles, other=other)
-    return _of_parts(like, groups, columns, place, folder, engine)
+    return SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
 
 
 @outlined
@@ -290,7 +334,8 @@ def _number_groups(
     if spec.strata and spec.strata not in columns:
         columns[spec.strata] = design_levels(combinations[spec.strata], spec, file)
     roles = (spec.outcome, Design(spec.weight, spec.strata), spec.public)
-    every = Survey(pl.DataFrame(columns), *roles)  # a survey of one record for each combination has the same groups
+    # a survey of one record for each combination has the same groups
+    every = SurveyInMemory(*roles, frame=pl.DataFrame(columns))
     cell = np.asarray(every.present_cells(spec.public)[1], np.int64)
     key = cell * every.index.strata + every.index.stratum if spec.strata else cell
     group = np.unique(key, return_inverse=True)[1]
@@ -310,16 +355,12 @@ def _create(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored
     return {name: Stored.create(folder / f"column-{place}", np.float64, length) for place, name in enumerate(names)}
 
 
-def _of_parts(
-    like: Survey, groups: Groups, columns: Mapping[str, Column], group: Column, folder: Path, engine: Engine
-) -> LargeSurvey:
-    names = [*groups.frame.columns, *columns]
-    frame = groups.frame.clear().with_columns(pl.Series(name, [], dtype=pl.Float64) for name in columns).select(names)
-    roles = (
-        *(like.outcome, like.design, like.public, like.transform, like.population_total, like.codes),
-        like.weight_public,
-    )
-    return LargeSurvey(frame, *roles, engine, folder, like.other, columns, group, groups)
+def _roles_of(
+    survey: Survey,
+) -> tuple[str, Design, tuple[str, ...], Transform, float | None, Mapping[str, CodeLabels], bool]:
+    """What a survey made from another one has in common with it."""
+    roles = survey.outcome, survey.design, survey.public, survey.transform, survey.population_total, survey.codes
+    return (*roles, survey.weight_public)
 
 
 def survey_of_columns(
@@ -331,20 +372,20 @@ def survey_of_columns(
 ) -> Survey:
     """A survey with the roles of another, from groups and a function that gives blocks of (group, outcome, weights).
 
-    It is where the other one is: in memory or on disk. Its weight is the first of those named.
+    It is on disk if the other one has a folder for that, else in memory. Its weight is the first of those named.
     """
     names, records = (like.outcome, *weights), int(groups.count.sum())
-    design = Design(weights[0], like.design.strata)
+    like = replace(like, design=Design(weights[0], like.design.strata))
     if like.scratch is None:
         blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))
         frame = groups.frame[group].with_columns(map(pl.Series, names, numbers))
-        return replace(like, frame=frame, design=design, other={})
+        return SurveyInMemory(*_roles_of(like), like.engine, frame=frame)
     stored = [Stored.create(like.scratch / f"{name}-{place}", np.float64, records) for place in range(len(names))]
     group_column = Stored.create(like.scratch / f"{name}-group", np.int32, records)
     map_blocks(like.engine, _Write((group_column, *stored), columns), records)
-    made = dict(zip(names, stored, strict=True))
-    return _of_parts(replace(like, design=design, other={}), groups, made, group_column, like.scratch, like.engine)
+    made, where = dict(zip(names, stored, strict=True)), (like.engine, like.scratch)
+    return SurveyOnDisk(*_roles_of(like), *where, columns=made, group=group_column, public_part=groups)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from svysynth.core.column_storage import Column
+from svysynth.core.engine import map_blocks, sum_blocks
 from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Floats, Integers
 from svysynth.core.outline import outlined
 from svysynth.survey.survey import Survey
 
@@ -43,7 +46,8 @@ def overview(survey: Survey) -> Overview:
         cells *= len(survey.levels(column))
     if cells >= 2**62:
         raise SurveyError("spec", "survey.public", "crosses too many levels", "name fewer public columns")
-    _, sizes = np.unique(survey.cell_index(survey.public), return_counts=True)
+    present, cell = survey.present_cells(survey.public)
+    (sizes,) = sum_blocks(survey.engine, _Sizes(cell, len(present)), len(survey))
     return Overview(
         records=len(survey),
         strata=index.strata,
@@ -52,7 +56,7 @@ def overview(survey: Survey) -> Overview:
         cells=cells,
         empty_cells=cells - len(sizes),
         smallest_cell=int(sizes.min()),
-        sum_of_weights=float(survey.weights.sum()),
+        sum_of_weights=sum(map_blocks(survey.engine, _Total(survey.weights), len(survey))),
         population_total=survey.population_total,
         weight_public=survey.weight_public,
         correlation=_correlation(survey),
@@ -60,9 +64,66 @@ def overview(survey: Survey) -> Overview:
 
 
 def _correlation(survey: Survey) -> float | None:
-    outcome = survey.outcome_values
-    outcome = np.log(outcome) if survey.transform == "log" else outcome
-    weight = np.log(survey.weights)
-    if np.ptp(outcome) == 0 or np.ptp(weight) == 0:
+    """By blocks in their order, so that it is the same wherever the columns are."""
+    columns, log, size = (survey.outcome_values, survey.weights), survey.transform == "log", len(survey)
+    found = map_blocks(survey.engine, _Range(columns, log), size)
+    low, high, total = (np.array(part) for part in zip(*found, strict=True))
+    if (low.min(axis=0) == high.max(axis=0)).any():
         return None
-    return float(np.corrcoef(outcome, weight)[0, 1])
+    products = map_blocks(survey.engine, _Products(columns, log, total.sum(axis=0) / size), size)
+    outcome, weight, both = np.sum(products, axis=0)
+    return float(np.clip(both / np.sqrt(outcome * weight), -1, 1))
+
+
+def _pair(columns: tuple[Column, Column], log: bool, piece: slice) -> Floats:
+    """The (transformed) outcome and the log weight of a block."""
+    outcome, weight = (column[piece] for column in columns)
+    return np.stack([np.log(outcome) if log else outcome, np.log(weight)])
+
+
+@outlined
+@dataclass(frozen=True)
+class _Range:
+    """The smallest, the largest and the sum of either, of a block."""
+
+    columns: tuple[Column, Column]
+    log: bool
+
+    def __call__(self, piece: slice) -> tuple[Floats, Floats, Floats]:
+        pair = _pair(self.columns, self.log, piece)
+        return pair.min(axis=1), pair.max(axis=1), pair.sum(axis=1)
+
+
+@outlined
+@dataclass(frozen=True)
+class _Products:
+    """Sums of squares and of products about the means, of a block."""
+
+    columns: tuple[Column, Column]
+    log: bool
+    mean: Floats
+
+    def __call__(self, piece: slice) -> tuple[float, float, float]:
+        t, v = _pair(self.columns, self.log, piece) - self.mean[:, None]
+        return float(np.sum(t * t)), float(np.sum(v * v)), float(np.sum(t * v))
+
+
+@outlined
+@dataclass(frozen=True)
+class _Sizes:
+    """How many records each cell has, of a block."""
+
+    cell: Column
+    cells: int
+
+    def __call__(self, piece: slice) -> tuple[Integers]:
+        return (np.bincount(self.cell[piece], minlength=self.cells),)
+
+
+@outlined
+@dataclass(frozen=True)
+class _Total:
+    column: Column
+
+    def __call__(self, piece: slice) -> float:
+        return float(self.column[piece].sum())

@@ -1,34 +1,45 @@
-"""Survey: a frame with declared roles, checked once, so that everything after it can trust the numbers.
+"""Survey: a sample with declared roles, checked once, so that everything after it can trust the numbers.
 
 A record is (outcome, weight, public columns, stratum, cluster). Outcome and weight are confidential; the public
 columns, the strata and the number of records in each cell are public. Building a survey is where bad data are refused.
+Here are what every survey can say, and the one whose columns are in memory.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import polars as pl
 
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import LOCAL, Engine
-from svysynth.core.errors import SurveyError, did_you_mean, of_records
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.outline import outlined
 from svysynth.core.spec import SurveySpec, Transform, validate_spec
-from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, not_listed, numbers, without_codes
+from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.design import Design, DesignIndex, index_design
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
-from svysynth.survey.universe import condition_columns, keep_rows, parse_condition
+from svysynth.survey.roles import (
+    check_ranges,
+    counted_as_other,
+    declared_columns,
+    design_levels,
+    levels_of,
+    needed_columns,
+    records_that_take_part,
+    require_columns,
+    require_records,
+)
 
 
 @outlined
@@ -43,21 +54,20 @@ class Groups:
     """The position of each group's cell among the cells that have records."""
 
 
-@dataclass(frozen=True)
-class Survey:
-    """A survey sample with declared roles.
+@dataclass(frozen=True, eq=False, repr=False)
+class Survey(ABC):
+    """A survey sample with declared roles, wherever its columns are: `SurveyInMemory`, or `SurveyOnDisk` of on_disk.py.
 
-    `frame` has the outcome and the weight as floats, the public columns as enumerations of their labels, and the
-    design's columns; `codes` maps the labels of a public column back to the codes in the file.
+    What depends on where they are is abstract here; the rest is written once, and final.
     """
 
-    frame: pl.DataFrame
     outcome: str
     design: Design
     public: tuple[str, ...]
     transform: Transform = "log"
     population_total: float | None = None
     codes: Mapping[str, CodeLabels] = field(default_factory=dict)
+    """The codes in the file of the labels of each public column."""
     weight_public: bool = False
     """Whether the weights are declared public: then they are kept as they are, and the outcome alone is protected."""
     engine: Engine = LOCAL
@@ -67,36 +77,118 @@ class Survey:
     other: Mapping[str, float] = field(default_factory=dict)
     """The share of records that count as another level of a column, since their own is missing or not declared."""
 
-    def __len__(self) -> int:
-        return self.frame.height
+    @abstractmethod
+    def __len__(self) -> int: ...
 
+    @property
+    @abstractmethod
+    def schema(self) -> pl.Schema:
+        """The columns and their types: numbers are floats, public columns enumerations of their labels."""
+
+    @property
+    @abstractmethod
+    def index(self) -> DesignIndex:
+        """The design as integers."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> Groups:
+        """The public part of the records."""
+
+    @abstractmethod
+    def values(self, column: str) -> Any:
+        """A column of numbers: a `Column`, and an array where the survey is in memory."""
+
+    @abstractmethod
+    def cell_index(self, columns: Sequence[str]) -> Any:
+        """The cell of every record in the crossing of some public columns, last column fastest: a `Column` too."""
+
+    @abstractmethod
+    def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
+        """The cells of some public columns that have records, and for every record the position of its own."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> SurveyInMemory:
+        """Some of the records, in memory."""
+
+    @abstractmethod
+    def sample(self, positions: Integers) -> SurveyInMemory:
+        """The records at some positions, in memory."""
+
+    @abstractmethod
+    def with_weights(self, weights: Column) -> Survey:
+        """The same survey with other weights."""
+
+    @final
     def __repr__(self) -> str:
         return f"Survey of {len(self):,} records: {self.outcome} by {', '.join(self.public)}"
 
+    @final
+    def in_memory(self) -> SurveyInMemory:
+        """All of the records, in memory."""
+        return self.rows(0, len(self))
+
+    @final
     @property
-    def outcome_values(self) -> Floats:
+    def outcome_values(self) -> Any:
         """The outcome of every record."""
         return self.values(self.outcome)
 
+    @final
     @property
-    def weights(self) -> Floats:
+    def weights(self) -> Any:
         """The sampling weight of every record."""
         return self.values(self.design.weight)
 
-    def values(self, column: str) -> Floats:
-        """A column of numbers."""
-        return self.frame[column].to_numpy()
-
+    @final
     @property
     def published(self) -> tuple[str, ...]:
         """The columns that are released as they are: the public ones, the strata, and weights that are public."""
         others = [self.design.strata, self.design.weight if self.weight_public else None]
         return tuple(dict.fromkeys([*self.public, *(column for column in others if column)]))
 
+    @final
     @property
     def confidential(self) -> tuple[str, ...]:
         """The columns that are protected."""
         return (self.outcome,) if self.weight_public else (self.outcome, self.design.weight)
+
+    @final
+    def levels(self, column: str) -> tuple[str, ...]:
+        """The labels of a public column, in order."""
+        dtype = self.schema[column]
+        assert isinstance(dtype, pl.Enum)
+        return tuple(dtype.categories)
+
+    @final
+    def model_cells(self) -> tuple[Integers, Floats | None, Column]:
+        """What a row of a design matrix may depend on: the cells that have records, and each one's weight if public.
+
+        The third is, for every record, the position of its own.
+        """
+        cells, cell = self.present_cells(self.public)
+        if not self.weight_public:
+            return cells, None, cell
+        values, weight = np.unique(np.asarray(self.weights), return_inverse=True)
+        pairs, position = group_ids(np.asarray(cell, np.int64) * len(values) + weight, len(cells) * len(values))
+        return cells[pairs // len(values)], values[pairs % len(values)], position
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class SurveyInMemory(Survey):
+    """A survey whose columns are in memory."""
+
+    frame: pl.DataFrame = field(kw_only=True)
+    """The outcome and the weight as floats, the public columns as enumerations of their labels, and the design's."""
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    @property
+    def schema(self) -> pl.Schema:
+        """The columns and their types."""
+        return self.frame.schema
 
     @cached_property
     def index(self) -> DesignIndex:
@@ -111,40 +203,6 @@ class Survey:
         key = self.frame[column].to_physical().to_numpy()
         return group_ids(key, int(key.max()) + 1)[1]
 
-    def levels(self, column: str) -> tuple[str, ...]:
-        """The labels of a public column, in order."""
-        dtype = self.frame.schema[column]
-        assert isinstance(dtype, pl.Enum)
-        return tuple(dtype.categories)
-
-    def rows(self, start: int, stop: int) -> Survey:
-        """Some of the records, in memory."""
-        return replace(self, frame=self.frame[start:stop])
-
-    def sample(self, positions: Integers) -> Survey:
-        """The records at some positions, in memory."""
-        return replace(self, frame=self.frame[positions])
-
-    def with_weights(self, weights: Column) -> Survey:
-        """The same survey with other weights."""
-        return replace(self, frame=self.frame.with_columns(pl.Series(self.design.weight, np.asarray(weights))))
-
-    def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
-        """The cells of some public columns that have records, and for every record the position of its own."""
-        return group_ids(self.cell_index(columns), math.prod(len(self.levels(column)) for column in columns))
-
-    def model_cells(self) -> tuple[Integers, Floats | None, Column]:
-        """What a row of a design matrix may depend on: the cells that have records, and each one's weight if public.
-
-        The third is, for every record, the position of its own.
-        """
-        cells, cell = self.present_cells(self.public)
-        if not self.weight_public:
-            return cells, None, cell
-        values, weight = np.unique(self.weights, return_inverse=True)
-        pairs, position = group_ids(np.asarray(cell, np.int64) * len(values) + weight, len(cells) * len(values))
-        return cells[pairs // len(values)], values[pairs % len(values)], position
-
     @property
     def groups(self) -> Groups:
         """The public part of the records."""
@@ -155,6 +213,10 @@ class Survey:
         first[group[::-1]] = np.arange(len(self))[::-1]
         return Groups(self.frame.select(self.published)[first], np.bincount(group), keys // strata)
 
+    def values(self, column: str) -> Floats:
+        """A column of numbers."""
+        return self.frame[column].to_numpy()
+
     def cell_index(self, columns: Sequence[str]) -> Integers:
         """The cell of every record in the crossing of some public columns, last column fastest."""
         sizes = [len(self.levels(column)) for column in columns]
@@ -163,6 +225,22 @@ class Survey:
             cell *= size
             cell += self.frame[column].to_physical().to_numpy().astype(cell.dtype)
         return cell
+
+    def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
+        """The cells of some public columns that have records, and for every record the position of its own."""
+        return group_ids(self.cell_index(columns), math.prod(len(self.levels(column)) for column in columns))
+
+    def rows(self, start: int, stop: int) -> SurveyInMemory:
+        """Some of the records."""
+        return replace(self, frame=self.frame[start:stop])
+
+    def sample(self, positions: Integers) -> SurveyInMemory:
+        """The records at some positions."""
+        return replace(self, frame=self.frame[positions])
+
+    def with_weights(self, weights: Column) -> SurveyInMemory:
+        """The same survey with other weights."""
+        return replace(self, frame=self.frame.with_columns(pl.Series(self.design.weight, np.asarray(weights))))
 
 
 def read_survey(
@@ -183,7 +261,7 @@ def read_survey(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     levels: Mapping[str, Sequence[str]] | None = None,
     other: Mapping[str, str] | None = None,
-) -> Survey:
+) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
     The arguments are the keys of the spec's `[survey]`. Of a frame the declared columns are read; an index is not.
@@ -213,7 +291,7 @@ def read_survey(
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
 
 
-def survey_from_file(spec: SurveySpec) -> Survey:
+def survey_from_file(spec: SurveySpec) -> SurveyInMemory:
     """Read the survey that a spec describes."""
     file = open_data(spec.data)
     needed = needed_columns(spec)
@@ -221,14 +299,14 @@ def survey_from_file(spec: SurveySpec) -> Survey:
     return _build(read_columns(file, needed), spec, file)
 
 
-def survey_from_frame(frame: Any, spec: SurveySpec) -> Survey:
+def survey_from_frame(frame: Any, spec: SurveySpec) -> SurveyInMemory:
     """Make a survey of a frame that is already in memory."""
     needed, available = needed_columns(spec), column_names(frame)
     require_columns(needed, available)
     return _build(to_polars(frame, needed), spec, DataFile(Path("frame"), "frame", available))
 
 
-def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:
+def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMemory:
     require_records(frame, "the data", "export the file again")
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
@@ -244,8 +322,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:
     for name in tuple(raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
-    survey = Survey(
-        pl.DataFrame(columns),
+    survey = SurveyInMemory(
         spec.outcome,
         Design(spec.weight, spec.strata, spec.cluster, spec.fpc),
         spec.public,
@@ -254,97 +331,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Survey:
         codes,
         spec.weight_public,
         other=other,
+        frame=pl.DataFrame(columns),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey
-
-
-# --- columns by role ---
-
-
-def declared_columns(spec: SurveySpec) -> list[str]:
-    """The columns that have a role."""
-    optional = [column for column in (spec.strata, spec.cluster, spec.fpc) if column]
-    return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
-
-
-def levels_of(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.Series, dict[str, str]]:
-    """A column of categories, and the labels of its codes."""
-    name = series.name
-    return categories(series, spec.declared(name), file.value_labels.get(name, {}), spec.other.get(name))
-
-
-def counted_as_other(columns: Iterable[str], spec: SurveySpec) -> Iterator[tuple[str, CodeLabels]]:
-    """The columns that have a level for what is not declared, and what is."""
-    for name in columns:
-        declared = spec.declared(name)
-        if declared is not None and name in spec.other:
-            yield name, declared
-
-
-def design_levels(series: pl.Series, spec: SurveySpec, file: DataFile) -> pl.Series:
-    """A column of strata or clusters: by its declared levels, or by numbers."""
-    if spec.declared(series.name) is not None:
-        return levels_of(series, spec, file)[0]
-    return pl.Series(series.name, keys(series).key)
-
-
-def needed_columns(spec: SurveySpec) -> list[str]:
-    """The columns that have a role, and those that the row filter looks at."""
-    return list(dict.fromkeys([*declared_columns(spec), *condition_columns(parse_condition(spec.where))]))
-
-
-def records_that_take_part(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> pl.DataFrame:
-    """The records that the row filter keeps, with the declared codes for missing answers as missing."""
-    if spec.missing:
-        frame = frame.with_columns(without_codes(column, spec.missing, file) for column in frame.iter_columns())
-    condition = parse_condition(spec.where)
-    return frame if condition is None else keep_rows(frame, condition, file)
-
-
-def require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
-    """Stop where columns are not there."""
-    missing = [column for column in dict.fromkeys(needed) if column not in available]
-    if missing:
-        hint = did_you_mean(missing[0], available)
-        raise SurveyError(
-            "data",
-            f"column '{missing[0]}'",
-            f"is not in the data{hint}" + (f", nor are {len(missing) - 1} more" if missing[1:] else ""),
-            "check the names in [survey] against the file's header",
-        )
-
-
-def require_records(frame: pl.DataFrame, place: str, remedy: str) -> None:
-    """Stop where there is nobody."""
-    if frame.height == 0:
-        raise SurveyError("data", place, "there are no records", remedy)
-
-
-def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
-    """Stop where weights are not positive, or outcomes have no logarithm that need one."""
-    weight, outcome = columns[spec.weight], columns[spec.outcome]
-    bad = int((weight <= 0).sum())
-    if bad:
-        raise SurveyError(
-            "data",
-            f"column '{spec.weight}'",
-            f"{of_records(bad, len(weight))} not positive, as a weight must be",
-            f"correct them; {UNANSWERED}",
-        )
-    bad = int((weight < 1 / LARGEST_MAGNITUDE).sum())
-    if bad:
-        raise SurveyError(
-            "data",
-            f"column '{spec.weight}'",
-            f"{of_records(bad, len(weight))} absurdly small",
-            "correct them",
-        )
-    bad = int((outcome <= 0).sum())
-    if spec.transform == "log" and bad:
-        raise SurveyError(
-            "data",
-            f"column '{spec.outcome}'",
-            f"{of_records(bad, len(outcome))} not positive, and have no logarithm",
-            f"set survey.transform to 'identity'; {UNANSWERED}",
-        )

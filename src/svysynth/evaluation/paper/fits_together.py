@@ -44,7 +44,7 @@ from svysynth.models.records import Records
 from svysynth.models.sampler import Fit, fit_together, padded
 from svysynth.models.statistics import linear_statistics_together, no_data
 from svysynth.models.synthesis import choose_draws, draw_keys, make_synthetic, shuffle_keys, synthesize_together
-from svysynth.survey.survey import Groups, Survey
+from svysynth.survey.survey import Groups, SurveyInMemory
 
 BATCH = 1024
 """Fits in one program: enough to fill a large graphics processor."""
@@ -62,7 +62,7 @@ class Sample:
     """A replicate's sample and all of its results that need no fit."""
 
     index: int
-    survey: Survey
+    survey: SurveyInMemory
     """Its records in the order of the groups of public values."""
     groups: Groups
     records: Records
@@ -195,7 +195,7 @@ class _Stack:
     samples: Sequence[Sample]
     rows: Integers
     """Which sample each row of the arrays belongs to: the last fills them up."""
-    survey: Survey
+    survey: SurveyInMemory
     x: Floats
     """Row × group × coefficient."""
     count: Integers

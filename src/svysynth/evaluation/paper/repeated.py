@@ -31,7 +31,7 @@ from svysynth.evaluation.paper.methods import (
 from svysynth.evaluation.paper.selected import raw_points
 from svysynth.evaluation.paper.simulation import GENDERS, Population, draw_sample, make_population
 from svysynth.survey.columns import ALL
-from svysynth.survey.survey import Survey, read_survey
+from svysynth.survey.survey import SurveyInMemory, read_survey
 
 SEED = 20_230_717
 PLAN = Plan()
@@ -67,7 +67,7 @@ class Simulation:
         """The source of all its randomness."""
         return Streams.seeded(self.seed)
 
-    def sample(self, index: int) -> Survey:
+    def sample(self, index: int) -> SurveyInMemory:
         """The sample of a replicate."""
         return draw_sample(_population(self.seed), self.streams, index, self.n, self.systematic)
 

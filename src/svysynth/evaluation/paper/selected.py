@@ -44,7 +44,7 @@ def bounds_of(fitted: Fitted) -> Floats:
 
 
 def _points(survey: Survey, weight: str) -> Floats:
-    return survey.frame.select(survey.outcome, weight).to_numpy()
+    return survey.in_memory().frame.select(survey.outcome, weight).to_numpy()
 
 
 def tidy_bounds(found: Mapping[str, Floats]) -> pl.DataFrame:

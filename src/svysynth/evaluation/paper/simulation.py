@@ -15,7 +15,7 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.outline import outlined
 from svysynth.core.streams import Streams
 from svysynth.survey.doctorates import published_table
-from svysynth.survey.survey import Survey, read_survey
+from svysynth.survey.survey import SurveyInMemory, read_survey
 
 SPREAD = 0.4
 GENDERS = ("Male", "Female")
@@ -48,7 +48,7 @@ def make_population(streams: Streams, index: int = 0) -> Population:
 
 def draw_sample(
     population: Population, streams: Streams, index: int = 0, n: int = 1000, systematic: bool = False
-) -> Survey:
+) -> SurveyInMemory:
     """A stratified PPS sample of exactly n units: with replacement, or systematic in the population's order.
 
     In that order the men of a field come before its women, so that a systematic sample has both in proportion.

@@ -15,25 +15,25 @@ import polars as pl
 from svysynth.core.grouping import Floats
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.estimation.combining import Synthetic
-from svysynth.survey.survey import Survey
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 NUMBER, STRATUM = "(survey)", "(stratum)"
 AS_IN_THE_PAPER = EstimationSpec(standard_errors="paper")
 
 
-def stack_surveys(surveys: Sequence[Survey]) -> Survey:
+def stack_surveys(surveys: Sequence[Survey]) -> SurveyInMemory:
     """Surveys with the same columns and levels as one."""
     first = surveys[0]
     strata = [one.index.stratum if one.design.strata else np.zeros(len(one), np.int64) for one in surveys]
     most = max(int(stratum.max()) for stratum in strata) + 1
     number = np.repeat(np.arange(len(surveys)), [len(one) for one in surveys])
     columns = [first.outcome, first.design.weight, *first.public]
-    frame = pl.concat([one.frame.select(columns) for one in surveys]).with_columns(
+    frame = pl.concat([one.in_memory().frame.select(columns) for one in surveys]).with_columns(
         pl.Series(NUMBER, number).cast(pl.String).cast(pl.Enum([str(i) for i in range(len(surveys))])),
         pl.Series(STRATUM, number * most + np.concatenate(strata)),
     )
     design = replace(first.design, strata=STRATUM, cluster=None, fpc=None)
-    return replace(first, frame=frame, design=design, public=(NUMBER, *first.public), codes={})
+    return replace(first.in_memory(), frame=frame, design=design, public=(NUMBER, *first.public), codes={})
 
 
 def tabulate_stack(stack: Survey, rules: Synthetic) -> Floats:

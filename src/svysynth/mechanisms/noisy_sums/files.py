@@ -55,7 +55,7 @@ from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.release import MICRODATA_DIGITS, as_published
 from svysynth.survey.design import Design
 from svysynth.survey.on_disk import survey_of_columns
-from svysynth.survey.survey import Groups, Survey
+from svysynth.survey.survey import Groups, Survey, SurveyInMemory
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 PRECISION = 1e-12
@@ -136,7 +136,8 @@ class FileMaker:
         groups = self.groups
         roles = self.outcome, Design(SMOOTHED, self.strata), tuple(self.facts.labels), self.measurement.transform
         total, public = self.measurement.population_total, self.facts.weights is not None
-        like = Survey(groups.frame.clear(), *roles, total, {}, public, self.engine, self.scratch)
+        where = self.engine, self.scratch
+        like = SurveyInMemory(*roles, total, {}, public, *where, frame=groups.frame.clear())
         return survey_of_columns(like, groups, self(draw), (SMOOTHED,), f"synthetic-{draw}")
 
     def frames(self, draw: int, ranges: Sequence[range]) -> Iterator[pl.DataFrame]:

@@ -125,7 +125,7 @@ def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
     scale = total / np.sum([survey.weights[piece].sum() for piece in block_slices(range(len(survey)))])
     y = first.outcome_values.take(drawn)
     panels = [("Confidential sample", survey.outcome_values.take(some), survey.weights.take(some) * scale)]
-    if UNSMOOTHED in first.frame.columns:
+    if UNSMOOTHED in first.schema:
         panels += [
             ("Synthetic, weights as drawn", y, first.values(UNSMOOTHED).take(drawn)),
             ("Synthetic, weights smoothed", y, first.weights.take(drawn)),

@@ -1,0 +1,104 @@
+"""Roles: which columns a spec gives one, what each becomes, and which records take part; bad data are refused.
+
+A survey that is read as a whole and one that is read in parts go through the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import polars as pl
+
+from svysynth.core.errors import SurveyError, did_you_mean, of_records
+from svysynth.core.spec import SurveySpec
+from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, without_codes
+from svysynth.survey.formats.base import CodeLabels, DataFile
+from svysynth.survey.universe import condition_columns, keep_rows, parse_condition
+
+
+def declared_columns(spec: SurveySpec) -> list[str]:
+    """The columns that have a role."""
+    optional = [column for column in (spec.strata, spec.cluster, spec.fpc) if column]
+    return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
+
+
+def levels_of(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.Series, dict[str, str]]:
+    """A column of categories, and the labels of its codes."""
+    name = series.name
+    return categories(series, spec.declared(name), file.value_labels.get(name, {}), spec.other.get(name))
+
+
+def counted_as_other(columns: Iterable[str], spec: SurveySpec) -> Iterator[tuple[str, CodeLabels]]:
+    """The columns that have a level for what is not declared, and what is."""
+    for name in columns:
+        declared = spec.declared(name)
+        if declared is not None and name in spec.other:
+            yield name, declared
+
+
+def design_levels(series: pl.Series, spec: SurveySpec, file: DataFile) -> pl.Series:
+    """A column of strata or clusters: by its declared levels, or by numbers."""
+    if spec.declared(series.name) is not None:
+        return levels_of(series, spec, file)[0]
+    return pl.Series(series.name, keys(series).key)
+
+
+def needed_columns(spec: SurveySpec) -> list[str]:
+    """The columns that have a role, and those that the row filter looks at."""
+    return list(dict.fromkeys([*declared_columns(spec), *condition_columns(parse_condition(spec.where))]))
+
+
+def records_that_take_part(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> pl.DataFrame:
+    """The records that the row filter keeps, with the declared codes for missing answers as missing."""
+    if spec.missing:
+        frame = frame.with_columns(without_codes(column, spec.missing, file) for column in frame.iter_columns())
+    condition = parse_condition(spec.where)
+    return frame if condition is None else keep_rows(frame, condition, file)
+
+
+def require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
+    """Stop where columns are not there."""
+    missing = [column for column in dict.fromkeys(needed) if column not in available]
+    if missing:
+        hint = did_you_mean(missing[0], available)
+        raise SurveyError(
+            "data",
+            f"column '{missing[0]}'",
+            f"is not in the data{hint}" + (f", nor are {len(missing) - 1} more" if missing[1:] else ""),
+            "check the names in [survey] against the file's header",
+        )
+
+
+def require_records(frame: pl.DataFrame, place: str, remedy: str) -> None:
+    """Stop where there is nobody."""
+    if frame.height == 0:
+        raise SurveyError("data", place, "there are no records", remedy)
+
+
+def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
+    """Stop where weights are not positive, or outcomes have no logarithm that need one."""
+    weight, outcome = columns[spec.weight], columns[spec.outcome]
+    bad = int((weight <= 0).sum())
+    if bad:
+        raise SurveyError(
+            "data",
+            f"column '{spec.weight}'",
+            f"{of_records(bad, len(weight))} not positive, as a weight must be",
+            f"correct them; {UNANSWERED}",
+        )
+    bad = int((weight < 1 / LARGEST_MAGNITUDE).sum())
+    if bad:
+        raise SurveyError(
+            "data",
+            f"column '{spec.weight}'",
+            f"{of_records(bad, len(weight))} absurdly small",
+            "correct them",
+        )
+    bad = int((outcome <= 0).sum())
+    if spec.transform == "log" and bad:
+        raise SurveyError(
+            "data",
+            f"column '{spec.outcome}'",
+            f"{of_records(bad, len(outcome))} not positive, and have no logarithm",
+            f"set survey.transform to 'identity'; {UNANSWERED}",
+        )
