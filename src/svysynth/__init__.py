@@ -1,64 +1,57 @@
-"""Private tables and synthetic microdata from survey samples."""
+"""Private tables and synthetic microdata from survey samples.
 
+`release`, `verify`, `more` and `open_budget` do what the command line does, charge included. `calibrate` is the paper's
+mechanism step by step. Objects that hold data show their sizes and never a value, in a notebook too, and what has not
+been charged to a budget says so.
+"""
+
+import ast
+import inspect
+import sys
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each name is imported when it is first used, so that the command line starts fast
     from svysynth.core.errors import SurveyError
     from svysynth.core.spec import EstimationSpec, Spec, TableSpec, load_spec
     from svysynth.core.streams import Streams
+    from svysynth.estimation.combining import Synthetic
     from svysynth.estimation.tables import tabulate, tabulate_all
-    from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate
+    from svysynth.mechanisms.pseudo_posterior.calibrated import Calibrated, calibrate
     from svysynth.mechanisms.synthetic_files import read_synthetic
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
     from svysynth.models.numpyro import NumPyroModel
     from svysynth.pipeline import release
+    from svysynth.privacy.budgets import BudgetState
+    from svysynth.privacy.guarantee import Guarantee
     from svysynth.privacy.ledger import open_budget
-    from svysynth.publishing.further import more
+    from svysynth.privacy.release import Release
+    from svysynth.publishing.further import More, more
+    from svysynth.publishing.verification import Verified
     from svysynth.publishing.verification import verify_release as verify
-    from svysynth.survey.design import Design
-    from svysynth.survey.files import write_frame
     from svysynth.survey.survey import Survey, read_survey
 
 __version__ = "0.2.0"
 
-# Each name is imported when it is first used, so that the command line starts fast.
-_HOMES = {
-    "FBP": "models.fbp.FBP",
-    "FBS": "models.fbs.FBS",
-    "calibrate": "mechanisms.pseudo_posterior.calibrated.calibrate",
-    "Design": "survey.design.Design",
-    "EstimationSpec": "core.spec.EstimationSpec",
-    "NumPyroModel": "models.numpyro.NumPyroModel",
-    "Spec": "core.spec.Spec",
-    "Streams": "core.streams.Streams",
-    "Survey": "survey.survey.Survey",
-    "SurveyError": "core.errors.SurveyError",
-    "TableSpec": "core.spec.TableSpec",
-    "load_spec": "core.spec.load_spec",
-    "more": "publishing.further.more",
-    "open_budget": "privacy.ledger.open_budget",
-    "read_survey": "survey.survey.read_survey",
-    "read_synthetic": "mechanisms.synthetic_files.read_synthetic",
-    "release": "pipeline.release",
-    "tabulate": "estimation.tables.tabulate",
-    "tabulate_all": "estimation.tables.tabulate_all",
-    "verify": "publishing.verification.verify_release",
-    "write_frame": "survey.files.write_frame",
-}
-
 __all__ = [
     "FBP",
     "FBS",
-    "Design",
+    "BudgetState",
+    "Calibrated",
     "EstimationSpec",
+    "Guarantee",
+    "More",
     "NumPyroModel",
+    "Release",
     "Spec",
     "Streams",
     "Survey",
     "SurveyError",
+    "Synthetic",
     "TableSpec",
+    "Verified",
     "calibrate",
     "load_spec",
     "more",
@@ -69,15 +62,23 @@ __all__ = [
     "tabulate",
     "tabulate_all",
     "verify",
-    "write_frame",
 ]
 
 
+@cache
+def _homes() -> dict[str, tuple[str, str]]:
+    """Where each public name lives: its module and its name there, read from the imports above."""
+    tree = ast.parse(inspect.getsource(sys.modules[__name__]))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    found = {alias.asname or alias.name: (str(node.module), alias.name) for node in imports for alias in node.names}
+    return {name: found[name] for name in __all__}
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'svysynth' has no attribute '{name}'")
-    home, _, attribute = _HOMES[name].rpartition(".")
-    return getattr(import_module(f"svysynth.{home}"), attribute)
+    module, attribute = _homes()[name]
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

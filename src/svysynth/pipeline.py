@@ -1,8 +1,7 @@
 """The whole way, in one screen: survey → what speaks against it → mechanism, with its charge → Release → two folders.
 
-`release` writes `public/`, made from a `Release` alone, and `internal/`, which says how it went and must never leave
-the house. Both appear together or not at all. The charge comes before anything is drawn: a run that fails after it has
-spent it.
+`release` writes `public/`, made from a `Release` alone, and `internal/`, which says how it went and is confidential.
+Both appear together or not at all. The charge comes before anything is drawn: a run that fails after it has spent it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import polars as pl
 
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.errors import SurveyError, require_type
-from svysynth.core.hidden_folders import in_hiding
+from svysynth.core.new_folder import nearest_folder, refuse_existing, write_folder
 from svysynth.core.spec import PrivacySpec, Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
@@ -25,9 +24,8 @@ from svysynth.mechanisms.findings import refuse
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge, record_release
-from svysynth.privacy.manifest import NOT_FOR_RELEASE
 from svysynth.privacy.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
-from svysynth.privacy.release import TABLE_DIGITS, NotCharged, Release, rounded
+from svysynth.privacy.release import NOT_FOR_RELEASE, TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.privacy.tamper_marks import write_durably
 from svysynth.publishing.internal_folder import write_internal
 from svysynth.publishing.public_folder import checksum, publish
@@ -73,7 +71,7 @@ def release(
         judged(verdict)
         return found
 
-    return with_reader(spec.survey, undivided_setting(spec), _parent(folder), engine, run)
+    return with_reader(spec.survey, undivided_setting(spec), nearest_folder(folder), engine, run)
 
 
 def _release(
@@ -131,31 +129,11 @@ def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
     privacy = spec.privacy
     if privacy is None:
         raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism, epsilon and datasets")
-    _refuse_folder(folder)
+    refuse_existing(folder)
     refuse(find_public(spec))
     if streams.fresh:
         check_budget(privacy, mechanism_of(privacy).guarantee(spec.survey, privacy), folder)
     return privacy
-
-
-def _refuse_folder(folder: Path) -> None:
-    """Stop where the folder is there already, or could not be made: not at the end, when it is paid for."""
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            folder.lstat()
-            raise _exists(folder)
-        in_hiding(_parent(folder), lambda _: None)
-    except (OSError, ValueError):
-        raise SurveyError("file", f"folder '{folder.name}'", "cannot be made", "choose another with --out") from None
-
-
-def _parent(folder: Path) -> Path:
-    """The nearest folder above it that is there already."""
-    return next(parent for parent in folder.absolute().parents if parent.exists())
-
-
-def _exists(folder: Path) -> SurveyError:
-    return SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
 
 
 def _write(folder: Path, finished: Release, survey: Survey, made: Made, direct: pl.DataFrame, review: Review) -> None:
@@ -172,15 +150,8 @@ def _write(folder: Path, finished: Release, survey: Survey, made: Made, direct: 
             write_durably(anchor, record_release(finished.charge, checksum(manifest)).to_json())
             anchor.chmod(0o644)
         building.chmod(0o755)
-        building.rename(folder)
 
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        in_hiding(folder.parent, build)
-    except OSError:
-        if folder.is_dir():  # another process was faster
-            raise _exists(folder) from None
-        raise SurveyError("file", f"folder '{folder.name}'", "cannot be written", "check the free space") from None
+    write_folder(folder, build)
 
 
 def _settle(folder: Path) -> None:

@@ -16,8 +16,8 @@ from places import DOCS
 from svysynth.core.spec import parse_spec
 from svysynth.privacy.guarantee import additive, asymptotic
 from svysynth.privacy.ledger import Charge
-from svysynth.privacy.manifest import NOT_FOR_RELEASE, Manifest
-from svysynth.privacy.release import NotCharged, Release
+from svysynth.privacy.manifest import Manifest
+from svysynth.privacy.release import NOT_FOR_RELEASE, NotCharged, Release
 from svysynth.privacy.tamper_marks import Anchor
 from svysynth.publishing.public_folder import make_manifest
 

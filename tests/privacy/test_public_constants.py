@@ -331,7 +331,7 @@ def test_the_command_opens_no_data_and_fits_a_terminal(folder, tmp_path, capsys)
         ([*TYPED, "--transform", "sqrt"], "--transform"),
         ([*TYPED, "--standin", "x.csv"], "--standin: needs a spec"),
         (["none.toml", *TYPED], "none.toml: cannot be read"),
-        ([*TYPED, "--out", "nowhere/x"], "cannot be made"),
+        ([*TYPED, "--out", "/dev/null/x"], "cannot be made"),
         ([*TYPED, "--out", "x" * 5000], "cannot be made"),
     ],
 )

@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from svysynth import SurveyError, write_frame
+from svysynth import SurveyError
 from svysynth.core.spec import parse_spec
 from svysynth.survey.drafting import draft_spec
+from svysynth.survey.files import write_frame
 
 BLANK = "# bounds = { outcome = […, …], weight = […, …] }"
 

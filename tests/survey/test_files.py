@@ -7,8 +7,8 @@ import pytest
 
 import svysynth
 from places import GOLDEN
-from svysynth import SurveyError, write_frame
-from svysynth.survey.files import open_data, read_columns
+from svysynth import SurveyError
+from svysynth.survey.files import open_data, read_columns, write_frame
 from svysynth.survey.formats.statistical import code_text
 
 FRAME = pl.DataFrame(

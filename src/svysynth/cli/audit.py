@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import polars as pl
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from svysynth.cli.study import keep_compiled_programs
-from svysynth.core.errors import SurveyError
+from svysynth.cli.compilation_cache import keep_compiled_programs
+from svysynth.cli.console import (
+    make_table,
+    positive_numbers,
+    refuse_table_file,
+    say,
+    seed_option,
+    show,
+    spinner,
+    streams_of,
+)
 from svysynth.core.spec import load_spec
-from svysynth.core.streams import Streams
 from svysynth.survey.files import write_frame
 
 audit = typer.Typer(
@@ -34,11 +37,7 @@ Out = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the figures to FILE (csv or parquet) too.", show_default=False),
 ]
-WIDTH_OF_A_PIPE = 160
-Seed = Annotated[
-    int | None,
-    typer.Option(min=0, help="Repeat the same audit; noise on tables stays the system's.", show_default=False),
-]
+Seed = Annotated[int | None, seed_option("Repeat the same audit; noise on tables stays the system's.")]
 ASYMPTOTIC = (
     "The asymptotic guarantee is not differential privacy, nor a bound for every data set. Its rows are shown and not "
     "judged: an ε above the claim refutes nothing that was promised, and tells what was not."
@@ -68,15 +67,15 @@ def exact(
 
     Examples: `svysynth audit exact`, `svysynth audit exact --pairs 10000 --epsilon 3 --out audit.csv`
     """
-    _refuse_ending(out)
+    refuse_table_file(out)
     keep_compiled_programs()
     from svysynth.evaluation.audit.exact import audit_exact, make_pairs
 
-    console = _console()
-    found = _with_progress(console, lambda step: audit_exact(make_pairs(pairs, _streams(seed)), epsilon, step))
-    console.print(_render_exact(found))
-    console.print(Text(ASYMPTOTIC), soft_wrap=True)
-    _finish(console, found, out)
+    with spinner() as step:
+        found = audit_exact(make_pairs(pairs, streams_of(seed)), epsilon, step)
+    show(_render_exact(found))
+    say(ASYMPTOTIC)
+    _finish(found, out)
 
 
 @audit.command()
@@ -104,66 +103,41 @@ def sampled(
 
     Example: `svysynth audit sampled doctorates.toml --epsilon 0.5,1,2 --runs 40 --out audit.csv`
     """
-    _refuse_ending(out)
+    refuse_table_file(out, spec_path)
     keep_compiled_programs()
     from svysynth.evaluation.audit.neighbours import audit_sampled, require_promise
 
-    spec, values, console = load_spec(spec_path), _numbers(epsilon), _console()
+    spec, values = load_spec(spec_path), positive_numbers(epsilon, "--epsilon", "0.5,1,2", largest=100)
     require_promise(spec)
-    with tempfile.TemporaryDirectory(prefix="svysynth-audit-") as folder:
-        found = _with_progress(
-            console,
-            lambda step: audit_sampled(
-                spec,
-                values,
-                runs,
-                Path(folder),
-                _streams(seed),
-                records=records,
-                confidence=confidence,
-                progress=step,
-            ),
+    with tempfile.TemporaryDirectory(prefix="svysynth-audit-") as folder, spinner() as step:
+        found = audit_sampled(
+            spec,
+            values,
+            runs,
+            Path(folder),
+            streams_of(seed),
+            records=records,
+            confidence=confidence,
+            progress=step,
         )
-    console.print(_render_sampled(found))
-    console.print(Text(SAMPLED), soft_wrap=True)
-    _finish(console, found, out)
+    show(_render_sampled(found))
+    say(SAMPLED)
+    _finish(found, out)
 
 
-def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
-
-
-def _streams(seed: int | None) -> Streams:
-    return Streams.from_system() if seed is None else Streams.seeded(seed)
-
-
-def _with_progress(console: Console, work: Callable[[Callable[[str], None]], pl.DataFrame]) -> pl.DataFrame:
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting")
-        return work(lambda step: bar.update(task, description=step))
-
-
-def _refuse_ending(out: Path | None) -> None:
-    """Before the long work rather than after it."""
-    if out is not None and out.suffix.lower() not in (".csv", ".tsv", ".parquet"):
-        problem = "has an ending that cannot be written"
-        raise SurveyError("file", f"file '{out.name}'", problem, "use csv or parquet")
-
-
-def _finish(console: Console, found: pl.DataFrame, out: Path | None) -> None:
+def _finish(found: pl.DataFrame, out: Path | None) -> None:
     """Write what was asked for; leave with 1 where a claim does not hold."""
     if out is not None:
         write_frame(found, out)
-        console.print(Text(f"Wrote {out}: {found.height} rows."), soft_wrap=True)
+        say(f"Wrote {out}: {found.height} rows.")
     broken = found.filter(~pl.col("holds").fill_null(value=True)).height
     if broken:
-        console.print(Text(f"A claim does not hold: {broken} rows.", style="bold red"))
+        say(f"A claim does not hold: {broken} rows.", "bold red")
         raise typer.Exit(1)
 
 
 def _render_exact(found: pl.DataFrame) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="Exact privacy loss, the worst over all pairs", title_justify="left")
+    table = make_table("Exact privacy loss, the worst over all pairs")
     for name in ("guarantee", "neighbours", "respondent", "pairs", "claimed ε", "δ = 0", "δ = 1e-6", "δ = 1e-3"):
         table.add_column(name, justify="left" if name in ("guarantee", "neighbours", "respondent") else "right")
     for name in ("δ at the claim", "holds"):
@@ -184,7 +158,7 @@ def _render_exact(found: pl.DataFrame) -> Table:
 
 def _render_sampled(found: pl.DataFrame) -> Table:
     level = f"{found['confidence'][0]:.6g}"
-    table = Table(box=box.SIMPLE_HEAD, title=f"Lower bounds on ε, each at confidence {level}", title_justify="left")
+    table = make_table(f"Lower bounds on ε, each at confidence {level}")
     names = ("mechanism", "attack", "statistic", "records", "counted", "frequencies", "claimed ε", "found ε")
     for name in (*names, "holds"):
         table.add_column(name, justify="left" if name in ("mechanism", "attack", "statistic") else "right")
@@ -202,13 +176,3 @@ def _figure(value: float | None, form: str) -> str:
 
 def _verdict(holds: bool | None) -> str:
     return {True: "yes", False: "NO", None: "not judged"}[holds]
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        numbers = sorted({float(part) for part in text.split(",")})
-        if numbers and numbers[0] > 0 and numbers[-1] <= 100:
-            return numbers
-    except ValueError:
-        pass
-    raise SurveyError("spec", "--epsilon", "is not a list of positive numbers", "write it like 0.5,1,2")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svysynth.cli.console import INTERNAL_STYLE, WIDTH_OF_A_PAGE, make_table, say, show
 from svysynth.core.errors import SurveyError
-from svysynth.core.hidden_folders import in_hiding
 from svysynth.core.members import find_member
+from svysynth.core.new_folder import refuse_existing, write_folder
 from svysynth.core.spec import Spec, Transform
 from svysynth.survey.files import write_frame
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     from svysynth.privacy.public_constants import Proposal, Published
 
-WIDTH_OF_A_PIPE = 80
 FINE_REACHES = tuple(1 + step / 8 for step in range(29))
 OUTCOME, SAMPLE, FILE = "Published figures of the outcome", "Published figures of the sample", "Or a public file"
 RELEASE, SHOWN = "The release", "What to write"
@@ -60,13 +57,13 @@ def constants(
     cv: Annotated[Number, _option("Its coefficient of variation.", OUTCOME)] = None,
     limits: Annotated[
         Pair,
-        _option("What it cannot exceed: a least wage, a top code. Becomes the bounds.", OUTCOME, "LOW,HIGH", "--range"),
+        _option("Its limits: a minimum wage, a top code. They become the bounds.", OUTCOME, "LOW,HIGH", "--range"),
     ] = None,
     explained: Annotated[float, _option("The share of its variance that lies between cells.", OUTCOME, "SHARE")] = 0.0,
     records: Annotated[int | None, _option("n, how many records the sample has.", SAMPLE, "COUNT")] = None,
     population: Annotated[Number, _option("N; by default the spec's population_total.", SAMPLE)] = None,
     weight_range: Annotated[
-        Pair, _option("The least and the greatest plausible weight. Becomes the bounds.", SAMPLE, "LOW,HIGH")
+        Pair, _option("The smallest and the largest plausible weight. They become the bounds.", SAMPLE, "LOW,HIGH")
     ] = None,
     weight_cv: Annotated[Number, _option("The weights' coefficient of variation.", SAMPLE)] = None,
     design_effect: Annotated[Number, _option("Kish's, of the weights alone: 1 + CV².", SAMPLE)] = None,
@@ -83,16 +80,15 @@ def constants(
         Path | None, _option("A new folder for the lines, the figures as CSV and a plot.", SHOWN, "DIR")
     ] = None,
 ) -> None:
-    """Public constants for the guarantee "global": proposed, with reasons, and what bounds do.
+    """Propose public constants for the guarantee "global", with reasons, and show the effect of bounds.
 
     Such a release needs bounds that are public knowledge, and `frontier --standin` a guess of the spreads. Taken from
-    the confidential sample they would tell about it, and ε would not count that. Here they come from published figures
-    (an earlier report, a related survey, the sampling plan) or from a public file, and are printed as lines for the end
-    of the spec.
+    the confidential sample they would reveal something about it that ε does not count. Here they come from published
+    figures (an earlier report, a related survey, the sampling plan) or from a public file, and are printed as lines for
+    the end of the spec.
 
-    A table shows what bounds do that cut into the data, and another what wrong scales cost fbs and fbp, where these
-    take them from such constants. SPEC's own data are not opened. docs/constants.md says how to
-    choose.
+    One table shows the bias of bounds that cut into the data; another shows what wrong scales cost fbs and fbp where
+    they take their scales from such constants. SPEC's own data are not opened. docs/constants.md says how to choose.
 
     Examples: `svysynth constants doctorates.toml --quartiles 74000,130000 --records 10355`,
     `svysynth constants doctorates.toml --standin public-2015.csv --out constants`
@@ -119,14 +115,13 @@ def constants(
         correlation=correlation,
     )
     if out is not None:
-        _refuse_folder(out)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+        refuse_existing(out)
     proposal = _propose(spec, standin, published, scale)
-    _show(console, proposal)
-    _show_scales(console, proposal, spec, records)
+    _show(proposal)
+    _show_scales(proposal, spec, records)
     if out is not None:
         _write(out, proposal)
-        console.print(Text(f"Wrote {out}: the lines, the figures as CSV, the plot as svg and png."), soft_wrap=True)
+        say(f"Wrote {out}: the lines, the figures as CSV, the plot as svg and png.")
 
 
 def _propose(spec: Spec | None, standin: Path | None, published: Published, scale: Transform) -> Proposal:
@@ -148,19 +143,19 @@ def _with_scale(spec: Spec | None, scale: Transform) -> Spec:
 # --- printing and writing ---
 
 
-def _show(console: Console, proposal: Proposal) -> None:
+def _show(proposal: Proposal) -> None:
     from svysynth.evaluation.clamping import by_bounds
 
-    console.print(Text(proposal.source, style="bold yellow"))
-    console.print(Text("For the end of the spec, in place of bounds and [standin] that it has:\n"))
-    console.print(Text(proposal.fragment()), soft_wrap=True)
+    _print(Text(proposal.source, style=INTERNAL_STYLE))
+    _print(Text("For the end of the spec, in place of bounds and [standin] that it has:\n"))
+    say(proposal.fragment())
     for note in proposal.notes:
-        console.print(Text(f"Note: {note}\n", style="bold"))
-    console.print(_bounds_table(by_bounds(proposal), proposal.outcome.transform))
-    console.print(Text(BOUNDS_LEGEND, style="dim"))
+        _print(Text(f"Note: {note}\n", style="bold"))
+    _print(_bounds_table(by_bounds(proposal), proposal.outcome.transform))
+    _print(Text(BOUNDS_LEGEND, style="dim"))
 
 
-def _show_scales(console: Console, proposal: Proposal, spec: Spec | None, records: int | None) -> None:
+def _show_scales(proposal: Proposal, spec: Spec | None, records: int | None) -> None:
     """What a wrong guess of the scales costs, where the spec's mechanism can take them from these constants."""
     privacy = None if spec is None else spec.privacy
     member = None if privacy is None else find_member(privacy.mechanism, privacy.guarantee)
@@ -168,7 +163,7 @@ def _show_scales(console: Console, proposal: Proposal, spec: Spec | None, record
         return
     if records is None:
         text = 'With --records a table shows what wrong scales cost under privacy.scales = "standin".\n'
-        console.print(Text(text, style="dim"))
+        _print(Text(text, style="dim"))
         return
     from svysynth.mechanisms.noisy_sums.guessing import cost_of_guesses, declared_facts
 
@@ -176,18 +171,18 @@ def _show_scales(console: Console, proposal: Proposal, spec: Spec | None, record
     cells = f"{len(facts.codes):,} equal cells" if facts.labels else "the whole file (not all levels are declared)"
     of = "mean" if proposal.outcome.transform == "log" else "spread"
     title = f"What wrong scales cost, at ε = {privacy.epsilon:g}, for {cells}; bias in % of the {of}"
-    table = _table(title)
+    table = make_table(title)
     for name in ("guess", "clamped", "bias of model", "error of means", "of counts"):
         table.add_column(name, justify="left" if name == "guess" else "right")
     for name, clamped, bias, means, counts in cost_of_guesses(proposal, facts, tables, privacy.epsilon).iter_rows():
         table.add_row(*map(Text, [name, _percent(clamped), _percent(bias), f"× {means:.2f}", f"× {counts:.2f}"]))
-    console.print(table)
-    console.print(Text(SCALES_LEGEND, style="dim"))
+    _print(table)
+    _print(Text(SCALES_LEGEND, style="dim"))
 
 
 def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:
     of = "mean" if scale == "log" else "spread (weight: of its mean)"
-    table = _table(f"What bounds do; biases in % of the {of}")
+    table = make_table(f"What bounds do; biases in % of the {of}")
     for name in ("", "bounds", "clamped", "bias of mean", "bias of model"):
         table.add_column(name, justify="left" if not name else "right")
     for row in bounds.iter_rows(named=True):
@@ -201,8 +196,9 @@ def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:
     return table
 
 
-def _table(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold")
+def _print(renderable: Table | Text) -> None:
+    """Wrapped to the width of a page: people paste it into reports."""
+    show(renderable, WIDTH_OF_A_PAGE)
 
 
 def _short(value: float) -> str:
@@ -225,23 +221,8 @@ def _write(out: Path, proposal: Proposal) -> None:
         write_frame(bounds, building / "bounds.csv")
         for ending in ("svg", "png"):
             draw_bounds(bounds, building / f"constants.{ending}", proposal.source)
-        building.rename(out)
 
-    try:
-        in_hiding(out.parent, build)
-    except OSError:
-        raise SurveyError("file", f"folder '{out.name}'", "cannot be written", "choose another with --out") from None
-
-
-def _refuse_folder(out: Path) -> None:
-    """Stop before the work where the folder is there already or cannot be made."""
-    try:
-        if not out.exists():
-            in_hiding(out.parent, lambda _: None)
-            return
-    except OSError:
-        raise SurveyError("file", f"folder '{out.name}'", "cannot be made", "choose another with --out") from None
-    raise SurveyError("file", f"folder '{out.name}'", "exists already", "choose a new folder with --out")
+    write_folder(out, build)
 
 
 # --- what was typed ---

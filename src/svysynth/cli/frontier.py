@@ -7,16 +7,24 @@ from typing import Annotated
 
 import polars as pl
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from svysynth.cli.study import keep_compiled_programs
+from svysynth.cli.compilation_cache import keep_compiled_programs
+from svysynth.cli.console import (
+    INTERNAL_STYLE,
+    SpecPath,
+    make_table,
+    positive_numbers,
+    say,
+    seed_option,
+    show,
+    spinner,
+    streams_of,
+)
 from svysynth.core.errors import SurveyError
-from svysynth.core.hidden_folders import in_hiding
 from svysynth.core.members import mechanism_names
+from svysynth.core.new_folder import refuse_existing, write_folder
 from svysynth.core.spec import Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.survey.files import write_frame
@@ -24,9 +32,7 @@ from svysynth.survey.survey import survey_from_file
 
 
 def frontier(
-    spec_path: Annotated[
-        Path, typer.Argument(metavar="SPEC", help="The spec: one page of TOML.", readable=False, show_default=False)
-    ],
+    spec_path: SpecPath,
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the figures.", show_default=False)],
     epsilon: Annotated[str, typer.Option(help="Values of ε, with commas.")] = "3.6,5.4,10.8,18,36",
     datasets: Annotated[str, typer.Option(help="Numbers of synthetic data sets, with commas.")] = "1,3,5",
@@ -37,7 +43,7 @@ def frontier(
         bool, typer.Option("--standin", help="Use outcome and weights simulated from the spec's [standin] instead.")
     ] = False,
     repeats: Annotated[int, typer.Option(min=1, max=20, help="How often each point is tried.")] = 5,
-    seed: Annotated[int | None, typer.Option(min=0, help="Repeat the same random numbers.", show_default=False)] = None,
+    seed: Annotated[int | None, seed_option("Repeat the same random numbers.")] = None,
 ) -> None:
     """Utility against ε for several mechanisms. For internal use; nothing is charged.
 
@@ -48,14 +54,13 @@ def frontier(
     Example: `svysynth frontier doctorates.toml --out frontier --epsilon 5,10,20 --standin`
     """
     spec = load_spec(spec_path)
-    grid = _mechanisms(mechanism), _numbers(epsilon, "--epsilon"), [int(m) for m in _numbers(datasets, "--datasets")]
-    if out.exists():
-        raise SurveyError("file", f"folder '{out.name}'", "exists already", "choose a new folder with --out")
+    grid = _mechanisms(mechanism), positive_numbers(epsilon, "--epsilon", "5,10,20"), _whole_numbers(datasets)
+    refuse_existing(out)
     if spec.privacy is None:
         raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with epsilon; its draws are used")
     if standin and spec.standin is None:
         raise SurveyError("spec", "standin", "is not declared", "add [standin] with mean and spread, or drop --standin")
-    _run(spec, out, grid, standin, repeats, Streams.from_system() if seed is None else Streams.seeded(seed))
+    _run(spec, out, grid, standin, repeats, streams_of(seed))
 
 
 def _run(
@@ -73,17 +78,13 @@ def _run(
     if standin and spec.standin is not None:
         survey = study.make_standin(survey, spec.standin, streams)
     note = study.STANDIN if standin else study.UNACCOUNTED
-    console = Console(highlight=False)
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task("starting")
-        found = study.frontier(survey, spec, *grid, streams, repeats, lambda step: bar.update(task, description=step))
+    with spinner() as step:
+        found = study.frontier(survey, spec, *grid, streams, repeats, step)
     summary = study.summarize(found)
     _write(out, found, summary, note)
-    console.print(Text(note, style="bold yellow"), soft_wrap=True)
-    console.print(_render(summary))
-    console.print(Text(f"Wrote {out}: frontier and ratios as svg and png, summary.csv, cells.csv."))
+    say(note, INTERNAL_STYLE)
+    show(_render(summary))
+    say(f"Wrote {out}: frontier and ratios as svg and png, summary.csv, cells.csv.")
 
 
 def _write(out: Path, found: pl.DataFrame, summary: pl.DataFrame, note: str) -> None:
@@ -95,16 +96,12 @@ def _write(out: Path, found: pl.DataFrame, summary: pl.DataFrame, note: str) -> 
         for ending in ("svg", "png"):
             draw_frontier(summary, building / f"frontier.{ending}", note)
             draw_ratios(found, building / f"ratios.{ending}", note)
-        building.rename(out)
 
-    try:
-        in_hiding(out.parent, build)
-    except OSError:
-        raise SurveyError("file", f"folder '{out.name}'", "cannot be written", "choose another with --out") from None
+    write_folder(out, build)
 
 
 def _render(summary: pl.DataFrame) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="RMSE ratio over the cells", title_justify="left")
+    table = make_table("RMSE ratio over the cells")
     for name in ("statistic", "mechanism", "data sets", "ε", "lower quartile", "median", "upper quartile"):
         table.add_column(name, justify="left" if name in ("statistic", "mechanism") else "right")
     for row in summary.iter_rows(named=True):
@@ -122,15 +119,8 @@ def _mechanisms(text: str) -> list[str]:
     return names
 
 
-def _numbers(text: str, option: str) -> list[float]:
-    try:
-        numbers = sorted({float(part) for part in text.split(",")})
-        if numbers and numbers[0] > 0 and numbers[-1] < 1e9 and (option != "--datasets" or _whole(numbers)):
-            return numbers
-    except ValueError:
-        pass
-    raise SurveyError("spec", option, "is not a list of positive numbers", "write it like 5,10,20")
-
-
-def _whole(numbers: list[float]) -> bool:
-    return all(number == int(number) for number in numbers)
+def _whole_numbers(text: str) -> list[int]:
+    found = positive_numbers(text, "--datasets", "1,3,5")
+    if any(number != int(number) for number in found):
+        raise SurveyError("spec", "--datasets", "is not a list of whole numbers", "write it like 1,3,5")
+    return [int(number) for number in found]

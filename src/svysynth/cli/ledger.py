@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from svysynth.cli.console import make_table, say
+from svysynth.cli.console import show as print_table
 from svysynth.core.accounting import epsilon_text
 from svysynth.core.errors import SurveyError
 from svysynth.core.spec import PrivacySpec, load_spec
@@ -29,8 +28,6 @@ ledger = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-WIDTH_OF_A_PIPE = 160
-
 Source = Annotated[
     Path,
     typer.Argument(metavar="SPEC", help="A spec, or a ledger's own file.", readable=False, show_default=False),
@@ -44,7 +41,7 @@ def open_(
     ],
     total: Annotated[str, typer.Option(metavar="EPSILON", help="All that may ever be spent.", show_default=False)],
 ) -> None:
-    """Set, once, what a population may spend; creates the ledger where there is none.
+    """Set, once, what a population may spend; the ledger is created if there is none.
 
     The kind of ε is that of the spec's mechanism and guarantee: under `differential privacy` the total is for an answer
     changed, else it is the paper's asymptotic figure. A population that is released under both has a budget for each.
@@ -54,11 +51,8 @@ def open_(
     privacy = _privacy(spec_path)
     if privacy.budget is None:
         raise SurveyError("spec", "privacy.budget", "is not declared", "name the population's budget in the spec")
-    open_budget(privacy.ledger, privacy.budget, total, privacy.accounting)
-    state = show(privacy.ledger)[-1]
-    _print(
-        f"Opened budget '{state.name}' ({state.accounting}) with ε = {epsilon_text(state.total)} in {privacy.ledger}."
-    )
+    state = open_budget(privacy.ledger, privacy.budget, total, privacy.accounting)
+    say(f"Opened budget '{state.name}' ({state.accounting}) with ε = {epsilon_text(state.total)} in {privacy.ledger}.")
 
 
 @ledger.command("show")
@@ -68,9 +62,8 @@ def show_(source: Source) -> None:
     Example: `svysynth ledger show doctorates.toml`
     """
     path = _ledger_file(source)
-    console = _console()
-    console.print(_states(show(path)))
-    console.print(_entries(entries(path)))
+    print_table(_states(show(path)))
+    print_table(_entries(entries(path)))
 
 
 @ledger.command("verify")
@@ -92,7 +85,7 @@ def verify_(
     verify(path, anchors)
     count = len(entries(path))
     with_releases = f", and the charges of {len(anchors)} release(s) are in it" if anchors else ""
-    _print(f"{path}: {count:,} entries, unbroken{with_releases}.")
+    say(f"{path}: {count:,} entries, unbroken{with_releases}.")
 
 
 @ledger.command("upgrade")
@@ -107,8 +100,8 @@ def upgrade_(source: Source) -> None:
     """
     path = _ledger_file(source)
     upgrade(path)
-    _console().print(_states(show(path)))
-    _print(f"{path} is of version 2 now.")
+    print_table(_states(show(path)))
+    say(f"{path} is of version 2 now.")
 
 
 def _privacy(path: Path) -> PrivacySpec:
@@ -131,7 +124,7 @@ def _anchor(folder: Path) -> Anchor:
 
 
 def _states(states: list[BudgetState]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = make_table()
     for name in ("budget", "kind of ε", "total ε", "spent", "left", "charges"):
         table.add_column(name, justify="left" if name in ("budget", "kind of ε") else "right")
     for state in states:
@@ -141,7 +134,7 @@ def _states(states: list[BudgetState]) -> Table:
 
 
 def _entries(chain: Sequence[Entry]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = make_table()
     for name in ("entry", "time (UTC)", "what", "budget", "kind of ε", "ε", "for"):
         table.add_column(name, justify="right" if name in ("entry", "ε") else "left")
     for entry in chain:
@@ -162,11 +155,3 @@ def _purpose(entry: Entry) -> str:
             return f"{entry.purpose}, stopped at {entry.detail}"
         case _:
             return entry.purpose
-
-
-def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
-
-
-def _print(message: str) -> None:
-    Console(highlight=False, soft_wrap=True).print(Text(message))

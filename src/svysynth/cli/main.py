@@ -10,14 +10,13 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.text import Text
 
 import svysynth
 from svysynth.cli.audit import audit
-from svysynth.cli.console import complain, make_console
+from svysynth.cli.console import complain, refuse_existing_file, say
 from svysynth.cli.constants import constants
 from svysynth.cli.frontier import frontier
 from svysynth.cli.ledger import ledger
@@ -30,9 +29,6 @@ from svysynth.core.errors import SurveyError, debugging, shown
 from svysynth.core.hidden_folders import appearing
 from svysynth.survey.drafting import draft_spec
 from svysynth.survey.files import refuse_overwriting
-
-if TYPE_CHECKING:  # these need JAX, which takes a second to load
-    pass
 
 app = typer.Typer(
     name="svysynth",
@@ -133,13 +129,11 @@ def init(
     target = out or data.parent / f"{data.resolve().stem}.toml"
     draft = draft_spec(data, target.parent)
     refuse_overwriting(target, data)
-    if target.exists() and not force:
-        raise SurveyError("file", f"file '{target.name}'", "exists already", "use --force, or --out FILE")
+    refuse_existing_file(target, force)
     with appearing(target) as temporary:
         temporary.write_text(draft.text, encoding="utf-8")
-    console = make_console()
-    console.print(Text(f"Drafted {target}"), soft_wrap=True)
+    say(f"Drafted {target}")
     for role, column in draft.roles.items():
-        console.print(Text(f"  {role:8} {shown(column)}"), soft_wrap=True)
-    console.print(Text("Next: look it over, and fill in what is marked as needed."), soft_wrap=True)
-    console.print(Text(f"Then run  svysynth check {target}"), soft_wrap=True)
+        say(f"  {role:8} {shown(column)}")
+    say("Next: look it over, and fill in what is marked as needed.")
+    say(f"Then run  svysynth check {target}")

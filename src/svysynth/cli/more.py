@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.text import Text
 
-from svysynth.cli.console import make_console
+from svysynth.cli.console import TABLE_ENDINGS, refuse_table_file, say
 from svysynth.core.errors import SurveyError
 from svysynth.core.spec import Statistic
-from svysynth.survey.files import refuse_overwriting, write_frame
+from svysynth.survey.files import write_frame
 
 
 def more(
@@ -31,18 +30,18 @@ def more(
         str, typer.Option(metavar="NAMES", help="count, mean, total, proportion: with commas.")
     ] = "count,mean",
 ) -> None:
-    """Further synthetic files and tables of a release, for free.
+    """Further synthetic files and tables of a release, at no privacy cost.
 
-    For releases of `fbs` or `fbp` with the guarantee `global`. Their public folder has all that was measured of the
-    confidential answers, so that anybody who has it can go on from there: no ledger is asked, and no ε is spent. It
-    needs neither the survey nor the spec.
+    For releases of `fbs` or `fbp` with the guarantee `global`. Their public folder holds everything that was measured
+    from the confidential answers, so anyone who has it can make more: no ledger is consulted, and no ε is spent.
+    Neither the survey nor the spec is needed.
 
-    With `--files` each file is of a posterior draw that the release made no file of. They are numbered on from those of
-    the release, are the same for everybody, and go together with them: combine all results by the rules of multiple
-    imputation. More files make standard errors steadier, not smaller.
+    With `--files`, each file comes from a posterior draw that the release did not use. The numbering continues that of
+    the release, and the files are the same for everyone. Analyse them together with those of the release, by the rules
+    of multiple imputation. More files make standard errors steadier, not smaller.
 
-    With `--by` the table is made from all draws, with margins and standard errors, as if the release had it. `--by ""`
-    is the total alone. FILE is csv or parquet.
+    With `--by`, the table is made from all draws, with margins and standard errors, as if the release contained it.
+    `--by ""` gives the total alone. FILE is csv or parquet.
 
     Examples: `svysynth more release/public --files 20 --out more`
 
@@ -54,15 +53,14 @@ def more(
     if (files is None) == (by is None):
         problem = "were both given" if by is not None else "are both missing"
         raise SurveyError("spec", "--files and --by", problem, "give one of the two: further files, or a table")
-    found, console = open_more(release), make_console()
+    found = open_more(release)
     if files is not None:
         made = found.write_files(files, out)
-        words = f"Wrote {out}: {files} further synthetic files, {made[0].name} to {made[-1].name}."
+        say(f"Wrote {out}: {files} further synthetic files, {made[0].name} to {made[-1].name}.")
     else:
-        refuse_overwriting(out, *(path for path in release.glob("**/*")))
+        refuse_table_file(out, *release.glob("**/*"), endings=(*TABLE_ENDINGS, ".dta", ".sav"))
         columns = [name.strip() for name in (by or "").split(",") if name.strip()]
         table = found.tabulate(columns, cast(list[Statistic], [name.strip() for name in statistics.split(",")]))
         write_frame(table, out)
-        words = f"Wrote {out}: {table.height:,} rows."
-    console.print(Text(words), soft_wrap=True)
-    console.print(Text(UNCHARGED), soft_wrap=True)
+        say(f"Wrote {out}: {table.height:,} rows.")
+    say(UNCHARGED)

@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from svysynth.cli.console import SpecPath, make_console
-from svysynth.cli.study import keep_compiled_programs
+from svysynth.cli.compilation_cache import keep_compiled_programs
+from svysynth.cli.console import (
+    INTERNAL_STYLE,
+    EngineOption,
+    SchedulerOption,
+    SpecPath,
+    say,
+    seed_option,
+    show,
+    spinner,
+    streams_of,
+    warn,
+)
 from svysynth.cli.tables import show_design
-from svysynth.core.engine import LOCAL, Engine, EngineName, chosen_engine
+from svysynth.core.engine import LOCAL, Engine, chosen_engine
 from svysynth.core.errors import SurveyError
 from svysynth.core.hidden_folders import appearing
 from svysynth.core.spec import Spec, load_spec
-from svysynth.core.streams import Streams
 from svysynth.privacy.ledger import open_budget
 from svysynth.publishing.report.terminal import INTERNAL, render_tables
 from svysynth.survey.doctorates import doctorates
@@ -37,23 +44,19 @@ def release(
     spec_path: SpecPath,
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for public/ and internal/.")],
     seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="For tests: charges nothing, stamps all NOT FOR RELEASE.", show_default=False),
+        int | None, seed_option("For tests: charges nothing and stamps every file NOT FOR RELEASE.")
     ] = None,
-    engine: Annotated[EngineName, typer.Option(help="Who goes through the records: see docs/large.md.")] = "local",
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="A Dask cluster's; without it, this machine's.", show_default=False),
-    ] = None,
+    engine: EngineOption = "local",
+    scheduler: SchedulerOption = None,
 ) -> None:
     """Synthetic microdata and tables under a stated ε.
 
-    Charges the population's budget and writes two folders. DIR/public can go out: tables, synthetic files, a report.
-    DIR/internal says how it went and is confidential. With `guarantee = "global"` of fbs and fbp, sums of the answers
-    are measured once with noise, and all that is public follows from them. With `asymptotic`, the paper's, risky
-    records are weighted down until ε holds. With `mechanism = "laplace"` the release is tables with additive noise.
-    docs/privacy.md says what each guarantee means. Parquet too large for memory is read in parts; the result does not
-    depend on how it is cut, nor on the engine.
+    Charges the population's budget and writes two folders. DIR/public is for publication: tables, synthetic files, a
+    report. DIR/internal holds the evidence for review and is confidential: do not share it. With `fbs` and `fbp` under
+    `guarantee = "global"`, sums of the answers are measured once with noise, and everything public follows from them.
+    Under `asymptotic`, the paper's guarantee, risky records are weighted down until ε holds. With
+    `mechanism = "laplace"` the release consists of tables with additive noise. docs/privacy.md says what each guarantee
+    means. Parquet too large for memory is read in parts; the result depends neither on the parts nor on the engine.
 
     Example: `svysynth release doctorates.toml --out release`
     """
@@ -75,28 +78,26 @@ def verify(
         typer.Option("--ledger", metavar="FILE", help="Your ledger, or a spec that names it.", show_default=False),
     ] = None,
     files_only: Annotated[
-        bool, typer.Option("--files-only", help="Without a ledger: only see that the files agree with one another.")
+        bool, typer.Option("--files-only", help="Without a ledger: only check that the files agree with one another.")
     ] = False,
 ) -> None:
-    """Check a release that is going out.
+    """Check a release before it is published.
 
-    Checksums and manifest, that the tables follow from the synthetic files by making them again, and that your ledger
-    has a charge for this very folder: files that were changed and signed again are an error. The ledger is yours to
-    name, because a forged folder could name one of its own. Data users, who have no ledger, use `--files-only`.
+    Compares checksums and manifest, makes the tables again from the public files, and looks up the charge for this very
+    folder in your ledger: files that were changed after the release are an error, even with new checksums. You name the
+    ledger, because a forged folder could name one of its own. Data users, who have no ledger, use `--files-only`.
 
     Example: `svysynth verify release --ledger survey.toml`
     """
-    from svysynth.publishing.verification import verify_release
+    from svysynth.publishing.verification import NOT_AGAINST_A_LEDGER, verify_release
 
     found = verify_release(folder, ledger_path, files_only=files_only)
-    console = make_console()
     for line in found.checked:
-        console.print(Text(f"  ok  {line}"), soft_wrap=True)
+        say(f"  ok  {line}")
     if not found.ledger:
-        warning = "  --  not checked against a ledger: nothing shows that this folder is the one that was paid for"
-        console.print(Text(warning), soft_wrap=True)
+        say(f"  --  {NOT_AGAINST_A_LEDGER}")
     for sentence in found.manifest.statement:
-        console.print(Text(sentence), soft_wrap=True)
+        say(sentence)
 
 
 def demo(
@@ -107,21 +108,20 @@ def demo(
     Writes a stand-in for the Survey of Doctorate Recipients (10,355 generated records, no real person) and its spec to
     a folder, opens a budget, releases, verifies the release and shows its tables.
     """
-    console = make_console()
     spec_path = write_example(out)
-    console.print(Text(f"Wrote {out / 'doctorates.csv'} and {spec_path}.", style="bold"), soft_wrap=True)
-    console.print(Text(f"\n$ svysynth check {spec_path}", style="bold"), soft_wrap=True)
+    say(f"Wrote {out / 'doctorates.csv'} and {spec_path}.", "bold")
+    say(f"\n$ svysynth check {spec_path}", "bold")
     spec = load_spec(spec_path)
     show_design(spec)
     open_demo_budget(spec)
     folder = _next_folder(out)
-    console.print(Text(f"\n$ svysynth release {spec_path} --out {folder}", style="bold"), soft_wrap=True)
+    say(f"\n$ svysynth release {spec_path} --out {folder}", "bold")
     released = _run_release(spec, folder, seed=None)
-    console.print(Text(f"\n$ svysynth verify {folder} --ledger {spec_path}", style="bold"), soft_wrap=True)
+    say(f"\n$ svysynth verify {folder} --ledger {spec_path}", "bold")
     verify(folder, spec_path)
-    console.print(render_tables(released, spec.estimation))
+    show(render_tables(released, spec.estimation))
     for page in ("public/report.html", "public/tables.xlsx", "internal/report.html"):
-        console.print(Text(f"Open {folder / page}"), soft_wrap=True)
+        say(f"Open {folder / page}")
 
 
 def open_demo_budget(spec: Spec) -> None:
@@ -154,33 +154,28 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
     """Release, and return the public tables."""
     keep_compiled_programs()
     from svysynth.pipeline import release as run
-    from svysynth.privacy.manifest import NOT_FOR_RELEASE
+    from svysynth.privacy.release import NOT_FOR_RELEASE
     from svysynth.publishing.internal_folder import warnings_of
 
-    console = make_console()
-    streams = None if seed is None else Streams.seeded(seed)
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task("starting")
-        verdicts: list[ReleaseVerdict] = []
-        done = run(spec, out, streams, lambda step: bar.update(task, description=step), engine, verdicts.append)
+    verdicts: list[ReleaseVerdict] = []
+    with spinner() as step:
+        done = run(spec, out, None if seed is None else streams_of(seed), step, engine, verdicts.append)
     if done.seeded:
-        console.print(Text(NOT_FOR_RELEASE, style="bold red"))
+        say(NOT_FOR_RELEASE, "bold red")
     for sentence in done.guarantee.sentences():
-        console.print(Text(sentence), soft_wrap=True)
+        say(sentence)
     rule = "Nothing of it may be published." if done.seeded else "Only public/ may be published, if the verdict allows."
-    console.print(Text(f"Wrote {out / 'public'} and {out / 'internal'}. {rule}"), soft_wrap=True)
+    say(f"Wrote {out / 'public'} and {out / 'internal'}. {rule}")
     for warning in warnings_of(done):
-        console.print(Text("Warning: ", style="bold yellow") + Text(warning), soft_wrap=True)
-    _show_verdict(console, verdicts[0])
+        warn("Warning", warning)
+    _show_verdict(verdicts[0])
     return done.tables
 
 
-def _show_verdict(console: Console, verdict: ReleaseVerdict) -> None:
+def _show_verdict(verdict: ReleaseVerdict) -> None:
     """What the confidential data say of the release: the last thing on the screen."""
-    console.print(Text(INTERNAL, style="bold yellow"), soft_wrap=True)
+    say(INTERNAL, INTERNAL_STYLE)
     first, *reasons = verdict.lines()
-    console.print(Text(first, style="bold"), soft_wrap=True)
+    say(first, "bold")
     for reason in reasons:
-        console.print(Text(f"  {reason}"), soft_wrap=True)
+        say(f"  {reason}")

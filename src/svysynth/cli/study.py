@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
 
+from svysynth.cli.compilation_cache import keep_compiled_programs
+from svysynth.cli.console import INTERNAL_STYLE, EngineOption, SchedulerOption, counting, say
 from svysynth.core.engine import EngineName, chosen_engine
 from svysynth.core.errors import SurveyError
 from svysynth.publishing.report.terminal import INTERNAL
@@ -22,11 +20,6 @@ study = typer.Typer(
 )
 
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes to use; all cores by default.", show_default=False)]
-EngineOption = Annotated[EngineName, typer.Option(help="Who computes the replicates: see docs/large.md.")]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="A Dask cluster's; without it, this machine's.", show_default=False),
-]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to, or to take up an unfinished run in.")]
 
 
@@ -36,7 +29,7 @@ def simulation(
     replicates: Annotated[int, typer.Option(min=2, help="Repeated samples; the paper has 100.")] = 100,
     workers: Workers = None,
     engine: EngineOption = "local",
-    scheduler: Scheduler = None,
+    scheduler: SchedulerOption = None,
     batch: Annotated[
         int | None,
         typer.Option(
@@ -56,9 +49,9 @@ def simulation(
     writes coverage, interval lengths, CV, bias and RMSE ratios as CSV, every figure as SVG and PNG, and
     `simulation.html`: the paper's numbers beside ours, with the difference in Monte Carlo standard errors.
 
-    A run that was stopped goes on where it was when the same command is given again. More replicates can be added
-    later. The results do not depend on the number of workers. Where JAX has a GPU, the fits of many samples are made
-    together on it, and the workers draw the samples; the results are then the same up to rounding.
+    The same command resumes a run that was stopped, and more replicates can be added later. The results do not depend
+    on the number of workers. Where JAX has a GPU, the fits of many samples are made together on it, and the workers
+    draw the samples; the results are then the same up to rounding.
 
     With --as-published the samples are systematic, FBP's bounds those of the lognormal density of π, and the weights α
     at most 0.85: docs/reproduction.md says why, and what that changes.
@@ -75,14 +68,11 @@ def simulation(
 
     if batch is None and engine == "local" and jax.default_backend() != "cpu":
         batch = BATCH
-    with chosen_engine(engine, scheduler) as cluster, _progress() as bar:
-        task = bar.add_task("samples", total=replicates)
+    with chosen_engine(engine, scheduler) as cluster, counting("samples", replicates) as advance:
         processes = cluster if cluster.remote else workers
         study = AS_PUBLISHED if as_published else Simulation()
-        page = run_simulation(
-            study, out, replicates, processes, lambda done, _: bar.update(task, completed=done), batch
-        )
-    Console(highlight=False, soft_wrap=True).print(Text(f"Wrote {page}, with CSVs and figures beside it."))
+        page = run_simulation(study, out, replicates, processes, lambda done, _: advance(done), batch)
+    say(f"Wrote {page}, with CSVs and figures beside it.")
 
 
 @study.command()
@@ -95,7 +85,7 @@ def application(
     replicates: Annotated[int, typer.Option(min=2, help="Releases, whose spread is the Monte Carlo error.")] = 20,
     workers: Workers = None,
     engine: EngineOption = "local",
-    scheduler: Scheduler = None,
+    scheduler: SchedulerOption = None,
 ) -> None:
     """The application: doctorates' counts and salaries by field and gender at ε = 10.8 (paper §3).
 
@@ -111,29 +101,15 @@ def application(
     from svysynth.evaluation.paper.application import Application
     from svysynth.evaluation.paper.study import run_application
 
-    with chosen_engine(engine, scheduler) as cluster, _progress() as bar:
-        task = bar.add_task("releases", total=replicates)
+    with chosen_engine(engine, scheduler) as cluster, counting("releases", replicates) as advance:
         processes = cluster if cluster.remote else workers
         found = Application(data.resolve() if data else None)
-        page = run_application(found, out, replicates, processes, lambda done, _: bar.update(task, completed=done))
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"Wrote {page}, with CSVs and figures beside it."))
+        page = run_application(found, out, replicates, processes, lambda done, _: advance(done))
+    say(f"Wrote {page}, with CSVs and figures beside it.")
     if data:
-        console.print(Text(INTERNAL, style="bold yellow"))
+        say(INTERNAL, INTERNAL_STYLE)
 
 
 def _refuse_workers(engine: EngineName, workers: int | None) -> None:
     if engine != "local" and workers is not None:
         raise SurveyError("spec", "--workers", "is for one machine", "leave it or --engine out")
-
-
-def _progress() -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, TimeRemainingColumn(), transient=True)
-
-
-def keep_compiled_programs() -> None:
-    """Compiled programs are shared by the workers and kept between runs: they hold no data."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "svysynth"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import polars as pl
 import typer
-from rich.text import Text
 
-from svysynth.cli.console import SpecPath, make_console
+from svysynth.cli.console import (
+    INTERNAL_STYLE,
+    TABLE_ENDINGS,
+    SpecPath,
+    refuse_table_file,
+    say,
+    seed_option,
+    show,
+    streams_of,
+    warn,
+)
 from svysynth.core.engine import LOCAL
-from svysynth.core.errors import SurveyError
 from svysynth.core.spec import Spec, load_spec
-from svysynth.core.streams import Streams
 from svysynth.estimation.replicates import make_replicates
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.public_constants import load_unfinished
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.terminal import INTERNAL, render_overview, render_tables
-from svysynth.survey.files import refuse_overwriting, write_frame
+from svysynth.survey.files import write_frame
 from svysynth.survey.on_disk import undivided_design, with_reader
 from svysynth.survey.overview import overview
 from svysynth.survey.survey import Survey
@@ -47,9 +54,7 @@ def tables(
         Path | None,
         typer.Option(metavar="FILE", help="Write to FILE (csv, tsv, parquet or xlsx) instead.", show_default=False),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeat the same bootstrap replicates.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, seed_option("Repeat the same bootstrap replicates.")] = None,
 ) -> None:
     """Direct tables from the confidential data, with design-based standard errors. For internal use.
 
@@ -60,14 +65,13 @@ def tables(
     """
     spec = load_unfinished(spec_path)  # nothing is released: bounds are not needed yet
     folder = Path() if out is None else out.parent
-    if out is not None:
-        refuse_overwriting(out, spec_path, spec.survey.data)
+    refuse_table_file(out, spec_path, spec.survey.data, endings=(*TABLE_ENDINGS, ".xlsx"))
     tidy = _with_survey(spec, folder, lambda survey: _direct_tables(survey, spec, seed))
     if out is None:
         _show_tables(tidy, spec)
     else:
         _save_tables(tidy, out)
-        make_console().print(Text(f"Wrote {out}: {tidy.height:,} rows. {INTERNAL}"))
+        say(f"Wrote {out}: {tidy.height:,} rows. {INTERNAL}")
 
 
 def show_design(spec: Spec) -> None:
@@ -82,12 +86,11 @@ def _with_survey(spec: Spec, folder: Path, work: Callable[[Survey], Result]) -> 
 
 def _show_design(survey: Survey, spec: Spec) -> None:
     survey.index.refuse_lonely(spec.estimation.lonely)
-    console = make_console()
-    console.print(Text(INTERNAL, style="bold yellow"))
-    console.print(render_overview(overview(survey), spec))
+    say(INTERNAL, INTERNAL_STYLE)
+    show(render_overview(overview(survey), spec))
     for finding in _findings(survey, spec):
-        word, style = ("release would refuse", "bold red") if finding.stops else ("look closer", "bold yellow")
-        console.print(Text(f"{word}: ", style=style) + Text(finding.line()), soft_wrap=True)
+        word, style = ("release would refuse", "bold red") if finding.stops else ("look closer", INTERNAL_STYLE)
+        warn(word, finding.line(), style)
 
 
 def _findings(survey: Survey, spec: Spec) -> list[Finding]:
@@ -104,23 +107,17 @@ def _findings(survey: Survey, spec: Spec) -> list[Finding]:
 def _direct_tables(survey: Survey, spec: Spec, seed: int | None) -> pl.DataFrame:
     replicates = None
     if spec.estimation.variance != "taylor":
-        streams = Streams.from_system() if seed is None else Streams.seeded(seed)
-        replicates = make_replicates(survey.index, spec.estimation, streams)
+        replicates = make_replicates(survey.index, spec.estimation, streams_of(seed))
     return tabulate_all(survey, spec.requested_tables, spec.estimation, replicates)
 
 
 def _show_tables(tidy: pl.DataFrame, spec: Spec) -> None:
-    console = make_console()
-    console.print(Text(INTERNAL, style="bold yellow"))
-    console.print(render_tables(tidy, spec.estimation))
+    say(INTERNAL, INTERNAL_STYLE)
+    show(render_tables(tidy, spec.estimation))
 
 
 def _save_tables(tidy: pl.DataFrame, path: Path) -> None:
     if path.suffix.lower() == ".xlsx":
         write_workbook(tidy, path, [INTERNAL, "Estimates and standard errors of the survey, by svysynth."])
-    elif path.suffix.lower() in (".csv", ".tsv", ".parquet"):
-        write_frame(tidy.with_columns(pl.lit("confidential, internal use only").alias("source")), path)
     else:
-        raise SurveyError(
-            "file", f"file '{path.name}'", "has an ending that cannot be written", "use csv, parquet or xlsx"
-        )
+        write_frame(tidy.with_columns(pl.lit("confidential, internal use only").alias("source")), path)

@@ -30,6 +30,7 @@ from svysynth.core.column_storage import Column, derive, look_up
 from svysynth.core.engine import map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, group_sums
+from svysynth.core.notebook import Html, card
 from svysynth.core.outline import outlined
 from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
 from svysynth.core.streams import Streams
@@ -41,6 +42,13 @@ SMOOTHED, UNSMOOTHED = "weight", "weight_unsmoothed"
 Rules = Literal["weighted", "population", "imputed"]
 """How tables are made from synthetic files: by their weights, or by the counts of cells, as of a population, with the
 rules of partial synthesis; or by their weights, with those of multiple imputation."""
+Standing = Literal["uncharged", "files", "post-processing"]
+"""Where synthetic surveys come from, and so who may see them."""
+STANDINGS: dict[Standing, str] = {
+    "uncharged": "not charged to a budget: confidential, for internal use",
+    "files": "read from files; whether a budget was charged for them is for svysynth.verify to say",
+    "post-processing": "made from the public files of a release: not charged to a budget, and covered by its promise",
+}
 ROUNDING = 1e-7
 """Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
 whose weights are then rounded."""
@@ -62,10 +70,19 @@ class Synthetic:
     """`weighted`: smoothed weights (FBS); `population`: means by cells' counts (FBP); `imputed`: noisy sums."""
     strata_in_variance: bool = True
     """False for the paper's FBP, whose variances treat the sample as one stratum."""
+    standing: Standing = "uncharged"
 
     def __repr__(self) -> str:
         size = f" of {len(self.surveys[0]):,} records" if self.surveys else ""
-        return f"{len(self.surveys)} synthetic surveys{size}: not charged to a budget, unless they are a release's"
+        return f"{len(self.surveys)} synthetic surveys{size}: {STANDINGS[self.standing]}"
+
+    def _repr_html_(self) -> Html:
+        """Sizes, and whether anything was charged; no number that was made from them."""
+        text = STANDINGS[self.standing]
+        facts = {"surveys": f"{len(self.surveys):,}"}
+        for first in self.surveys[:1]:
+            facts |= {"records of each": f"{len(first):,}", "outcome": first.outcome, "by": ", ".join(first.public)}
+        return card("Synthetic surveys", warning=f"{text[0].upper()}{text[1:]}.", facts=facts)
 
     def tabulate(
         self,

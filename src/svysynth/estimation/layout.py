@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from svysynth.core.notebook import Html, html_table
 from svysynth.core.outline import outlined
+from svysynth.core.spec import EstimationSpec
 from svysynth.survey.columns import ALL
 
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
@@ -87,6 +89,36 @@ class WideTable:
         """How many decimals the statistic at a position is shown with."""
         return decimals([row.estimates[position].estimate for row in self.rows], self.statistics[position])
 
+    @property
+    def header(self) -> list[str]:
+        """The names of the columns that `printed` gives."""
+        return [*self.by, "n", *(name for statistic in self.statistics for name in (statistic, "se"))]
+
+    def printed(self) -> list[list[str]]:
+        """Labels, number of records, and each estimate with its mark and its standard error, as text."""
+        places = [self.decimals(position) for position in range(len(self.statistics))]
+        marks = [[MARKS.get(cell.reliability or "", "") for cell in row.estimates] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(*marks, strict=True)]
+        found = []
+        for row, own in zip(self.rows, marks, strict=True):
+            cells = [*row.labels, f"{row.n:,}"]
+            for cell, mark, decimals, width in zip(row.estimates, own, places, widths, strict=True):
+                cells += [_number(cell.estimate, decimals) + mark.ljust(width), _number(cell.se, decimals)]
+            found.append(cells)
+        return found
+
+
+def html_tables(tidy: pl.DataFrame) -> list[Html]:
+    """All tables of a tidy frame, as a notebook shows them."""
+    wide = wide_tables(tidy)
+    return [html_table(table.title, table.header, table.printed(), len(table.by)) for table in wide]
+
+
+def legend(estimation: EstimationSpec) -> str:
+    """What the marks of printed tables mean."""
+    caution, unreliable = estimation.cv_thresholds
+    return f"se: standard error. * coefficient of variation above {caution:.0%}, ** above {unreliable:.0%}."
+
 
 def wide_tables(tidy: pl.DataFrame) -> list[WideTable]:
     """Turn a tidy frame into one wide table for each of its tables."""
@@ -118,6 +150,10 @@ def decimals(values: Sequence[float | None], statistic: str) -> int:
     if largest >= 1000:
         return 0
     return 1 if largest >= 100 else 3
+
+
+def _number(value: float | None, places: int) -> str:
+    return NOTHING if value is None else f"{value:,.{places}f}"
 
 
 def figure(value: float | None, places: int = 0) -> str:

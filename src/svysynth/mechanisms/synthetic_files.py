@@ -84,10 +84,10 @@ def read_synthetic(
         )
 
     if rules == "imputed":  # whose weights are not smoothed
-        return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance)
+        return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance, "files")
     surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
     both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
-    return Synthetic(tuple(both), rules, strata_in_variance)
+    return Synthetic(tuple(both), rules, strata_in_variance, "files")
 
 
 def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:

@@ -14,7 +14,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from svysynth.core.accounting import ACCOUNTINGS, Accounting
+from svysynth.core.accounting import ACCOUNTINGS, Accounting, epsilon_text
+from svysynth.core.notebook import Html, card
 from svysynth.privacy.ledger_entries import Entry, split
 
 Budgets = dict[tuple[str, str], "BudgetState"]
@@ -34,6 +35,16 @@ class BudgetState:
     total: int
     spent: int = 0
     charges: int = 0
+
+    def __repr__(self) -> str:
+        total, left = epsilon_text(self.total), epsilon_text(self.left)
+        return f"Budget '{self.name}' ({self.accounting}): ε = {total}, {left} left after {self.charges:,} charges"
+
+    def _repr_html_(self) -> Html:
+        """What was granted, spent and is left."""
+        amounts = {"granted": self.total, "spent": self.spent, "left": self.left}
+        facts = {"kind of ε": self.accounting, **{name: epsilon_text(amount) for name, amount in amounts.items()}}
+        return card(f"Privacy budget '{self.name}'", facts=facts | {"charges": f"{self.charges:,}"})
 
     @property
     def left(self) -> int:

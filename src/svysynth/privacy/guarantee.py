@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from svysynth.core.accounting import Accounting
+from svysynth.core.notebook import Html, card
 from svysynth.core.spec import Protected
 
 Kind = Literal["asymptotic", "global", "none"]
@@ -53,6 +54,10 @@ class Guarantee(BaseModel):
     """What drew from the posterior: always an approximation of it. None where nothing is sampled from a posterior."""
     draws: int | None = None
     """The number of draws that the bounds were taken over."""
+
+    def _repr_html_(self) -> Html:
+        """The promise in words."""
+        return card("What is promised", sentences=self.sentences())
 
     @property
     def accounting(self) -> Accounting:

@@ -47,13 +47,14 @@ class Charge:
         return self.anchor.entry
 
 
-def open_budget(path: str | Path, name: str, total: str | float | Decimal, accounting: str) -> None:
+def open_budget(path: str | Path, name: str, total: str | float | Decimal, accounting: str) -> BudgetState:
     """Set, once, what a population may spend of one kind of ε; the ledger is created if there is none.
 
     The total is rounded down to millionths, so that no more is spent than was granted.
     """
     name, amount = _plain(name, "budget"), millionths(total, ROUND_FLOOR)
-    if accounting not in ACCOUNTINGS:
+    kind = next((kind for kind in ACCOUNTINGS if kind == accounting), None)
+    if kind is None:
         remedy = f"use one of {', '.join(ACCOUNTINGS)}"
         raise SurveyError("spec", f"budget '{name}'", "is of a kind that is not known", remedy)
     if amount == 0:
@@ -62,7 +63,8 @@ def open_budget(path: str | Path, name: str, total: str | float | Decimal, accou
         if (name, accounting) in ledger.states:
             remedy = "use it as it is"
             raise SurveyError("spec", f"budget '{name}' ({accounting})", "is open already", remedy)
-        append(ledger, Entry(0, "open", name, accounting, amount, "", 0, "", ""))
+        append(ledger, Entry(0, "open", name, kind, amount, "", 0, "", ""))
+    return BudgetState(name, kind, amount)
 
 
 def charge(

@@ -28,7 +28,6 @@ from svysynth.core.spec import (
 from svysynth.privacy.guarantee import Guarantee
 
 FORMAT = 3
-NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 

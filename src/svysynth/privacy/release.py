@@ -1,4 +1,4 @@
-"""Release: what may leave the house. It cannot be made without a charge, and is all that the public writers accept.
+"""Release: what may be published. It cannot be made without a charge, and is all that the public writers accept.
 
 Everything in it is made from synthetic surveys or noisy sums and from public facts. Numbers are rounded to a stated
 grid, so that no digit says more than was paid for: the tables are computed from the rounded microdata, and can be
@@ -15,10 +15,12 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from svysynth.core.accounting import millionths
-from svysynth.core.outline import outlined
+from svysynth.core.accounting import epsilon_text, millionths
+from svysynth.core.errors import shown
+from svysynth.core.notebook import Html, card
 from svysynth.core.spec import Spec, TableSpec
 from svysynth.estimation.combining import SMOOTHED
+from svysynth.estimation.layout import html_tables, legend
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
 from svysynth.privacy.tamper_marks import Anchor
@@ -31,6 +33,7 @@ TABLE_DIGITS = 10
 PREVIEW = 1_000_000
 """Rows of a synthetic file that reports look at."""
 MOST_RECORDS_AS_TEXT = 1_000_000
+NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
 COUNTS = ("id", "n")
 """Columns that are whole numbers already."""
 STAMP = "NOT-FOR-RELEASE-"
@@ -42,7 +45,6 @@ class NotCharged:
     """Stands in for the charge of a run with a seed: nothing was paid, and nothing of it may be published."""
 
 
-@outlined
 @dataclass(frozen=True, eq=False)
 class Release:
     """Tables, the synthetic files they were made from, and what is promised about both."""
@@ -71,6 +73,31 @@ class Release:
             raise ValueError("the charge does not cover what is promised")
         if len(self.microdata) != self.guarantee.datasets:
             raise ValueError("the guarantee is for another number of synthetic files")
+
+    def __repr__(self) -> str:
+        if isinstance(self.charge, NotCharged):
+            return f"{NOT_FOR_RELEASE} Not charged to a budget: {self._contents}"
+        return f"Release of {shown(self.title)}: {self._contents}; {_paid(self.charge)}"
+
+    def _repr_html_(self) -> Html:
+        """What is promised, what was charged, and the tables; of a run with a seed no number."""
+        if isinstance(self.charge, NotCharged):
+            facts = {"not charged to a budget": self._contents}
+            return card(f"Trial run: {self.title}", warning=NOT_FOR_RELEASE, facts=facts)
+        facts = {"charged": _paid(self.charge), "records": f"{self.records:,}", "contents": self._contents}
+        facts |= {"also public": ", ".join(self.attachments)} if self.attachments else {}
+        return card(
+            f"Release: {self.title}",
+            sentences=(*self.guarantee.sentences(), "Only public/ may be published, and only if the verdict allows."),
+            facts=facts,
+            tables=html_tables(self.tables),
+            footnote=legend(self.spec.estimation),
+        )
+
+    @property
+    def _contents(self) -> str:
+        files = f"{len(self.microdata):,} synthetic files ({', '.join(self.endings)}) and "
+        return f"{files if self.microdata else ''}{self.tables.height:,} rows of tables"
 
     @property
     def seeded(self) -> bool:
@@ -105,6 +132,12 @@ class Release:
     def requested_tables(self) -> tuple[TableSpec, ...]:
         """The tables it has."""
         return self.spec.requested_tables
+
+
+def _paid(charge: Charge) -> str:
+    """What was charged for a release, in words."""
+    amount = epsilon_text(charge.millionths)
+    return f"ε = {amount} ({charge.accounting}), entry {charge.entry} of the ledger"
 
 
 def rounded(frame: pl.DataFrame, digits: int) -> pl.DataFrame:

@@ -7,13 +7,14 @@ ledger is asked, nothing is charged, and the promise covers it. Other releases h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.hidden_folders import in_hiding
+from svysynth.core.new_folder import refuse_existing, write_folder
+from svysynth.core.notebook import Html, card
 from svysynth.core.spec import Statistic
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.tables import make_table
@@ -38,6 +39,13 @@ class More:
     def __repr__(self) -> str:
         return f"More of a release of {self.manifest.created}: {self.left:,} further synthetic files, and any table"
 
+    def _repr_html_(self) -> Html:
+        """What there is still to be had, and the promise that covers it."""
+        facts = {"further synthetic files": f"{self.left:,}, by synthetic(files) or write_files(files, folder)"}
+        facts |= {"tables": f"any by {', '.join(self.manifest.survey.public)}, by tabulate(by, statistics)"}
+        sentences = (UNCHARGED, *self.manifest.statement)
+        return card(f"More of a release of {self.manifest.created}", sentences=sentences, facts=facts)
+
     @property
     def left(self) -> int:
         """How many further synthetic files there can be."""
@@ -51,27 +59,20 @@ class More:
 
     def synthetic(self, files: int) -> Synthetic:
         """Further synthetic files as surveys in memory; the same ones each time."""
-        return self.source.synthetic(files)
+        return replace(self.source.synthetic(files), standing="post-processing")
 
     def write_files(self, files: int, folder: str | Path) -> list[Path]:
         """Further synthetic files into a new folder, numbered on from those of the release; their paths."""
         folder = Path(folder)
-        if folder.exists() or folder.is_symlink():
-            raise SurveyError("file", f"folder '{folder.name}'", "exists already", "choose a new folder with --out")
+        refuse_existing(folder)
 
         def build(building: Path) -> None:
             self.source.write(files, building)
             for path in building.iterdir():
                 path.chmod(0o644)
             building.chmod(0o755)
-            building.rename(folder)
 
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            in_hiding(folder.parent, build)
-        except OSError:
-            problem, remedy = "cannot be written", "check the free space, or choose another with --out"
-            raise SurveyError("file", f"folder '{folder.name}'", problem, remedy) from None
+        write_folder(folder, build)
         return sorted(folder.iterdir())
 
 

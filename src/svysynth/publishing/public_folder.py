@@ -18,14 +18,13 @@ from svysynth.mechanisms.base import mechanism_of
 from svysynth.mechanisms.synthetic_files import file_name
 from svysynth.privacy.manifest import (
     FORMAT,
-    NOT_FOR_RELEASE,
     LedgerEntry,
     Manifest,
     PrivacyFacts,
     Rounding,
     SurveyFacts,
 )
-from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, Release, microdata
+from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release, microdata
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.public import public_page
 from svysynth.survey.files import write_frame, write_parts

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from svysynth.core.accounting import millionths
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.members import find_member
+from svysynth.core.notebook import Html, card
 from svysynth.core.spec import load_spec
 from svysynth.mechanisms.base import load_member, mechanism_of
 from svysynth.mechanisms.synthetic_files import AGREEMENT, read_csv, wrong
@@ -35,6 +36,7 @@ from svysynth.survey.formats.base import READER_ERRORS
 from svysynth.survey.formats.csv import as_written
 from svysynth.survey.universe import refuse_private_filter
 
+NOT_AGAINST_A_LEDGER = "not checked against a ledger: nothing shows that this folder is the one that was paid for"
 ROUNDING = Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS)
 STRANGE = (*READER_ERRORS, ValidationError, LookupError, ValueError, TypeError, AssertionError)
 """What making tables of files that do not belong together may raise."""
@@ -48,6 +50,17 @@ class Verified:
     checked: tuple[str, ...]
     ledger: bool
     """Whether the ledger has the charge of this very folder; if not, only that its files agree with one another."""
+
+    def __repr__(self) -> str:
+        paid = "" if self.ledger else f", {NOT_AGAINST_A_LEDGER}"
+        return f"Verified: a release of {self.manifest.created}, {len(self.checked)} checks passed{paid}"
+
+    def _repr_html_(self) -> Html:
+        """What was checked, and what is promised."""
+        warning = "" if self.ledger else f"{NOT_AGAINST_A_LEDGER[0].upper()}{NOT_AGAINST_A_LEDGER[1:]}."
+        facts = {f"check {number}": check for number, check in enumerate(self.checked, start=1)}
+        title = f"Verified: a release of {self.manifest.created}"
+        return card(title, warning=warning, sentences=self.manifest.statement, facts=facts)
 
 
 def verify_release(folder: str | Path, ledger: str | Path | None = None, *, files_only: bool = False) -> Verified:

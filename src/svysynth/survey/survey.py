@@ -22,6 +22,7 @@ import polars as pl
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
+from svysynth.core.notebook import Html, card
 from svysynth.core.outline import outlined
 from svysynth.core.spec import SurveySpec, Transform, validate_spec
 from svysynth.survey.columns import not_listed, numbers
@@ -71,7 +72,7 @@ class Survey(ABC):
     weight_public: bool = False
     """Whether the weights are declared public: then they are kept as they are, and the outcome alone is protected."""
     engine: Engine = LOCAL
-    """Who goes through the records."""
+    """The execution backend."""
     scratch: Path | None = None
     """Where columns of the survey's length are kept that are too long for memory."""
     other: Mapping[str, float] = field(default_factory=dict)
@@ -122,6 +123,17 @@ class Survey(ABC):
     @final
     def __repr__(self) -> str:
         return f"Survey of {len(self):,} records: {self.outcome} by {', '.join(self.public)}"
+
+    @final
+    def _repr_html_(self) -> Html:
+        """Sizes and roles; no label, and no value."""
+        design = self.design
+        roles = {"outcome": self.outcome, "weight": design.weight + (" (public)" if self.weight_public else "")}
+        roles |= {"strata": design.strata or "none", "clusters": design.cluster or "none"}
+        roles |= {"finite population correction": design.fpc} if design.fpc else {}
+        levels = ", ".join(f"{column} ({len(self.levels(column)):,} levels)" for column in self.public)
+        facts = {"records": f"{len(self):,}", **roles, "public columns": levels}
+        return card("Survey", warning="Confidential: its values are not shown.", facts=facts)
 
     @final
     def in_memory(self) -> SurveyInMemory:

@@ -34,6 +34,7 @@ from svysynth.mechanisms.synthetic_files import read_synthetic
 from svysynth.privacy.ledger import open_budget
 from svysynth.privacy.manifest import Manifest
 from svysynth.publishing.verification import verify_release
+from svysynth.survey.files import write_frame
 
 STREAMS = svysynth.Streams.seeded(5)
 WIDE = BoundsSpec(outcome=(1e2, 1e8), weight=(1.0, 1000.0))
@@ -346,7 +347,7 @@ def changed(path, number=0.001):
         income=pl.when(pl.col("id") == 5).then(pl.col("income") * (1 + number)).otherwise("income")
     )
     frame.with_columns(pl.col("income").round_sig_figs(8)).write_parquet(path, statistics=False)
-    svysynth.write_frame(pl.read_parquet(path), path.with_suffix(".csv"))
+    write_frame(pl.read_parquet(path), path.with_suffix(".csv"))
 
 
 def exchanged(path):
@@ -445,6 +446,15 @@ def test_more_files_are_of_unused_draws_and_the_same_for_everybody(released, tmp
     incomes = {tuple(frame["income"].head(20)) for frame in (*own, *new)}
     assert len(incomes) == 15
     assert new[0].schema == own[0].schema
+
+
+def test_what_more_gives_says_that_it_costs_nothing(released):
+    more = svysynth.more(released.public)
+    assert f"{more.left:,}, by synthetic(files)" in more._repr_html_()
+    assert "uncharged post-processing" in more._repr_html_()
+    further = more.synthetic(1)
+    for text in (repr(further), further._repr_html_()):
+        assert "ade from the public files of a release: not charged" in text
 
 
 def test_more_tables_are_those_of_the_release_or_others(released, tmp_path):

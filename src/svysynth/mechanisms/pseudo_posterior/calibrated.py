@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from svysynth.core.errors import SurveyError, require_type
+from svysynth.core.notebook import Html, card
 from svysynth.core.spec import ModelSpec, PrivacySpec, Scheme
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
@@ -54,6 +55,17 @@ class Calibrated:
         found = self.calibration
         target = f"calibrated to ε = {found.epsilon:g} for {found.datasets} data sets"
         return f"{found.fit.model.name} {target}: confidential, and not charged to a budget"
+
+    def _repr_html_(self) -> Html:
+        """What was asked for, and no number of the fit."""
+        found = self.calibration
+        facts = {
+            "target": f"ε = {found.epsilon:g} (asymptotic: this is not differential privacy)",
+            "synthetic surveys": f"{found.datasets:,}, by synthesize()",
+            "records": f"{len(self.survey):,}",
+        }
+        warning = "Not charged to a budget: confidential, for internal use."
+        return card(f"Calibrated model {found.fit.model.name}", warning=warning, facts=facts)
 
     def synthesize(
         self,

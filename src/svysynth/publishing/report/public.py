@@ -21,8 +21,7 @@ from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, wide_tables
 from svysynth.mechanisms.base import Mechanism, mechanism_of
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
-from svysynth.privacy.manifest import NOT_FOR_RELEASE
-from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, Release
+from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release
 from svysynth.publishing.report.page import r_name, render, render_code
 from svysynth.publishing.report.plots import COLOURS, Image, curves, plots_of_table, statistic_name
 from svysynth.survey.formats.csv import guarded

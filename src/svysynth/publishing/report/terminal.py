@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from svysynth.core.spec import EstimationSpec, PrivacySpec, Spec
-from svysynth.estimation.layout import MARKS, WideRow, WideTable, wide_tables
+from svysynth.estimation.layout import WideTable, legend, wide_tables
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.survey.overview import Overview
 
@@ -18,36 +18,18 @@ INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without prot
 
 def render_tables(tidy: pl.DataFrame, estimation: EstimationSpec) -> RenderableType:
     """All tables of a tidy frame, with the meaning of the marks below."""
-    caution, unreliable = estimation.cv_thresholds
-    legend = f"se: standard error. * coefficient of variation above {caution:.0%}, ** above {unreliable:.0%}."
-    return Group(*[_render_table(table) for table in wide_tables(tidy)], Text(legend, style="dim"))
+    return Group(*[_render_table(table) for table in wide_tables(tidy)], Text(legend(estimation), style="dim"))
 
 
 def _render_table(wide: WideTable) -> Table:
     table = Table(title=Text(wide.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column in wide.by:
-        table.add_column(Text(column))
-    table.add_column("n", justify="right")
-    for statistic in wide.statistics:
-        table.add_column(statistic, justify="right")
-        table.add_column("se", justify="right", style="dim")
-    places = [wide.decimals(position) for position in range(len(wide.statistics))]
-    marks = [max(len(_mark(row, position)) for row in wide.rows) for position in range(len(wide.statistics))]
-    for row in wide.rows:
-        cells = [*row.labels, f"{row.n:,}"]
-        for position, cell in enumerate(row.estimates):
-            cells.append(_number(cell.estimate, places[position]) + _mark(row, position).ljust(marks[position]))
-            cells.append(_number(cell.se, places[position]))
+    for place, name in enumerate(wide.header):
+        numbers = place - len(wide.by)  # n, then an estimate and its standard error for each statistic
+        style = "dim" if numbers > 0 and numbers % 2 == 0 else None
+        table.add_column(Text(name), justify="left" if numbers < 0 else "right", style=style)
+    for row, cells in zip(wide.rows, wide.printed(), strict=True):
         table.add_row(*map(Text, cells), style="bold" if row.is_margin else None)
     return table
-
-
-def _mark(row: WideRow, position: int) -> str:
-    return MARKS.get(row.estimates[position].reliability or "", "")
-
-
-def _number(value: float | None, places: int) -> str:
-    return "–" if value is None else f"{value:,.{places}f}"
 
 
 def render_overview(overview: Overview, spec: Spec) -> Table:
