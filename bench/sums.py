@@ -54,7 +54,7 @@ def prepare(folder: Path, scratch: Path) -> Callable[[], object]:
     from svysynth.mechanisms.base import mechanism_of
     from svysynth.mechanisms.noise import StudyNoise
     from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
-    from svysynth.survey.on_disk import read_large
+    from svysynth.survey.large_files import read_large
 
     spec = load_spec(folder / "spec.toml")
     survey = read_large(mechanism_of(spec.privacy).reads(spec), scratch, LOCAL)

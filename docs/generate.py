@@ -1,5 +1,6 @@
-"""Make what comes from the program itself: docs/cli.md, the manifest's schema, and what commands print in README.md."""
+"""Make what comes from the program: docs/cli.md, docs/files.md, the manifest's schema, and what README.md shows."""
 
+import ast
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from svysynth.cli.main import app
 from svysynth.privacy.manifest import Manifest
 
 PAGE = Path(__file__).with_name("cli.md")
+FILES = Path(__file__).with_name("files.md")
 SCHEMA = Path(__file__).with_name("manifest.schema.json")
 README = Path(__file__).parent.parent / "README.md"
 CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
@@ -39,6 +41,25 @@ def _commands(group: Any, before: tuple[str, ...] = ()) -> Iterator[list[str]]:
         yield [*before, name]
         if hasattr(command, "commands"):
             yield from _commands(command, (*before, name))
+
+
+def files_page() -> str:
+    """Every file of the package by rooms, with the first paragraph of each."""
+    package = Path(__file__).parent.parent / "src" / "svysynth"
+    parts = ["# Files\n\nWhat each file of the package is for: its first paragraph. Made by `make docs`.\n"]
+    architecture = (package.parents[1] / "ARCHITECTURE.md").read_text("utf-8")
+    for room in re.findall(r"^\| `([\w/.]+)` \|", architecture, re.MULTILINE):
+        paths = sorted((package / room).rglob("*.py")) if room.endswith("/") else [package / room]
+        files = [path for path in paths if path.stem != "__init__"]
+        lines = (f"- `{path.relative_to(package)}`: {first_paragraph(path)}" for path in files)
+        parts += [f"## {room}\n", *lines, ""]
+    return "\n".join(parts)
+
+
+def first_paragraph(path: Path) -> str:
+    """What a file says that it is for."""
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split())
 
 
 def manifest_schema() -> str:
@@ -71,5 +92,6 @@ def trimmed(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(command_line_page(), encoding="utf-8")
+    FILES.write_text(files_page(), encoding="utf-8")
     SCHEMA.write_text(manifest_schema(), encoding="utf-8")
     README.write_text(readme(), encoding="utf-8")

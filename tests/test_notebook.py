@@ -8,7 +8,7 @@ import pytest
 
 import svysynth
 from svysynth.core.notebook import MOST_ROWS, card, html_table
-from test_outline import digits_of, reachable
+from test_safe_repr import digits_of, reachable
 
 HOSTILE = "<script>alert('x')</script>"
 SPEC = """

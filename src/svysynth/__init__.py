@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # each name is imported when it is first used, so that the co
     from svysynth.core.streams import Streams
     from svysynth.estimation.combining import Synthetic
     from svysynth.estimation.tables import tabulate, tabulate_all
-    from svysynth.mechanisms.pseudo_posterior.calibrated import Calibrated, calibrate
+    from svysynth.mechanisms.pseudo_posterior.step_by_step import Calibrated, calibrate
     from svysynth.mechanisms.synthetic_files import read_synthetic
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # each name is imported when it is first used, so that the co
     from svysynth.privacy.guarantee import Guarantee
     from svysynth.privacy.ledger import open_budget
     from svysynth.privacy.release import Release
-    from svysynth.publishing.further import More, more
+    from svysynth.publishing.from_public_folder import More, more
     from svysynth.publishing.verification import Verified
     from svysynth.publishing.verification import verify_release as verify
     from svysynth.survey.survey import Survey, read_survey

@@ -31,7 +31,7 @@ from svysynth.publishing.internal_folder import write_internal
 from svysynth.publishing.public_folder import checksum, publish
 from svysynth.publishing.report.internal import Review
 from svysynth.publishing.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
-from svysynth.survey.on_disk import Read, with_reader
+from svysynth.survey.large_files import Read, with_reader
 from svysynth.survey.survey import Survey
 
 Progress = Callable[[str], None]

@@ -15,10 +15,11 @@ from neighbours import ANSWERS, MECHANISMS, SPEC, make_house
 from no_evidence import NoEvidence
 from repeatable import repeat
 from signing import sign
-from svysynth.core import members
+from svysynth.cli.check import render_overview
+from svysynth.core import registry
 from svysynth.core.engine import Local
 from svysynth.core.errors import SurveyError
-from svysynth.core.members import MEMBERS, Member, find_member, mechanism_names, promises_of
+from svysynth.core.registry import MEMBERS, Member, find_member, mechanism_names, promises_of
 from svysynth.core.spec import load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
@@ -40,7 +41,6 @@ from svysynth.privacy.ledger import open_budget, show
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.privacy.release import NotCharged, microdata
 from svysynth.publishing.report.internal import render_section
-from svysynth.publishing.report.terminal import render_overview
 from svysynth.publishing.verification import verify_release
 from svysynth.survey.on_disk import store_survey
 from svysynth.survey.overview import overview
@@ -89,7 +89,7 @@ def test_a_mechanism_and_a_promise_name_one_member():
 
 def test_reading_a_spec_loads_no_member():
     """The list is read before JAX is there."""
-    tree = ast.parse((PACKAGE / "core/members.py").read_text(encoding="utf-8"))
+    tree = ast.parse((PACKAGE / "core/registry.py").read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported == {"__future__", "typing"}
 
@@ -99,7 +99,7 @@ def test_nothing_compares_the_names_of_mechanisms():
     compared = re.compile(r"""(==|!=|\bin) \(?["'](fbs|fbp|laplace|laplace-paper)["']""")
     for path in PACKAGE.rglob("*.py"):
         room = str(path.relative_to(PACKAGE))
-        if not room.startswith(("mechanisms/", "models/", "core/members.py", "evaluation/paper/")):
+        if not room.startswith(("mechanisms/", "models/", "core/registry.py", "evaluation/paper/")):
             assert not compared.search(path.read_text(encoding="utf-8")), room
 
 
@@ -316,7 +316,7 @@ def tables_of(measurement):
 def toy(house, monkeypatch):
     """All that it takes to register one."""
     line = Member(("toy",), "global", False, "test_mechanisms.Toy")
-    monkeypatch.setattr(members, "MEMBERS", (*MEMBERS, line))
+    monkeypatch.setattr(registry, "MEMBERS", (*MEMBERS, line))
     return spec_of(house, "toy", "global")
 
 
@@ -353,7 +353,7 @@ def test_a_new_mechanism_is_in_the_frontier_and_in_what_check_shows(toy):
 
 def test_what_is_not_on_the_list_is_refused(house, toy, tmp_path, monkeypatch):
     released(toy, tmp_path / "r", monkeypatch)
-    monkeypatch.setattr(members, "MEMBERS", MEMBERS)
+    monkeypatch.setattr(registry, "MEMBERS", MEMBERS)
     with pytest.raises(
         SurveyError, match=r"'privacy\.mechanism' must be one of 'fbs', 'fbp', 'laplace', 'laplace-paper'"
     ):

@@ -16,7 +16,7 @@ from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.models.records import Records, make_records
-from svysynth.models.statistics import linear_statistics
+from svysynth.models.sufficient_statistics import linear_statistics
 
 X = np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1]])
 MODELS = [FBS(), FBP()]

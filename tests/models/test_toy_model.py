@@ -11,13 +11,13 @@ from jax.scipy.stats import norm
 
 import svysynth
 from repeatable import repeat
-from svysynth.core import members
-from svysynth.core.members import MODELS, ListedModel, mechanism_names
+from svysynth.core import registry
+from svysynth.core.registry import MODELS, ListedModel, mechanism_names
 from svysynth.core.spec import parse_spec
 from svysynth.estimation.combining import CombiningRule
 from svysynth.evaluation.frontier import frontier
 from svysynth.models.base import Model, Sampling, Traits
-from svysynth.models.statistics import linear_statistics
+from svysynth.models.sufficient_statistics import linear_statistics
 from svysynth.models.whitening import Whitening
 from svysynth.privacy.ledger import open_budget
 
@@ -101,7 +101,7 @@ budget = "people"
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    monkeypatch.setattr(members, "MODELS", (*MODELS, LINE))
+    monkeypatch.setattr(registry, "MODELS", (*MODELS, LINE))
     generator = np.random.default_rng(1)
     region = np.repeat(["a", "b"], 200)
     income = np.exp(10 + 0.3 * (region == "b") + 0.4 * generator.standard_normal(400)).round(2)

@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 import svysynth
 from ledger_child import BUDGET, UNIT, check_releases
 from svysynth import SurveyError
-from svysynth.core.accounting import epsilon_text, millionths
 from svysynth.privacy import ledger_file as ledgerfile
 from svysynth.privacy import tamper_marks as anchors
+from svysynth.privacy.accounting import epsilon_text, millionths
 from svysynth.privacy.ledger import (
     charge,
     entries,

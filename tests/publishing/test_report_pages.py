@@ -43,12 +43,12 @@ from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.layout import wide_tables
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.mechanisms.base import examine
-from svysynth.mechanisms.noisy_tables.additive import additive_tables
 from svysynth.mechanisms.noisy_tables.mechanism import NoiseEvidence
-from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate
+from svysynth.mechanisms.noisy_tables.tables import additive_tables
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, Trial
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
 from svysynth.mechanisms.pseudo_posterior.mechanism import make_model
+from svysynth.mechanisms.pseudo_posterior.step_by_step import calibrate
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.sampler import Fit
 from svysynth.models.synthesis import make_synthetic

@@ -25,7 +25,7 @@ from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, rounded, su
 from svysynth.privacy.tamper_marks import seal_path
 from svysynth.publishing.public_folder import checksum, checksums
 from svysynth.publishing.verification import verify_release
-from svysynth.survey import on_disk as large
+from svysynth.survey import large_files as large
 from svysynth.survey.files import write_frame
 
 

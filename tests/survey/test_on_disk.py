@@ -29,14 +29,15 @@ from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import undivided_setting
 from svysynth.models.records import Records, make_records
-from svysynth.models.statistics import linear_statistics
+from svysynth.models.sufficient_statistics import linear_statistics
 from svysynth.models.synthesis import ROUNDS, shuffled
 from svysynth.pipeline import release
 from svysynth.privacy.ledger import open_budget
 from svysynth.publishing.verification import verify_release
-from svysynth.survey import on_disk as large
+from svysynth.survey import large_files as large
 from svysynth.survey.design import Design
-from svysynth.survey.on_disk import read_large, store_survey
+from svysynth.survey.large_files import read_large
+from svysynth.survey.on_disk import store_survey
 from svysynth.survey.overview import overview
 from svysynth.survey.survey import Survey, survey_from_file
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich import box
@@ -32,10 +32,15 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from svysynth.core.engine import EngineName
+from svysynth.core.engine import LOCAL, EngineName
 from svysynth.core.errors import SurveyError, file_error
+from svysynth.core.spec import Spec
 from svysynth.core.streams import Streams
 from svysynth.survey.files import refuse_overwriting
+from svysynth.survey.large_files import undivided_design, with_reader
+from svysynth.survey.survey import Survey
+
+Result = TypeVar("Result")
 
 WIDTH_OF_A_PIPE = 160
 """Columns where the output goes to a file or a pipe."""
@@ -154,3 +159,11 @@ def refuse_existing_file(target: Path, force: bool) -> None:
     """Stop where a file that people edit is there already, unless they said that it may go."""
     if target.exists() and not force:
         raise SurveyError("file", f"file '{target.name}'", "exists already", "use --force, or --out FILE")
+
+
+# --- the survey that a command works on ---
+
+
+def with_survey(spec: Spec, folder: Path, work: Callable[[Survey], Result]) -> Result:
+    """What `work` makes of the survey; one that is large is kept in a hidden folder in this one meanwhile."""
+    return with_reader(spec.survey, undivided_design(spec), folder, LOCAL, lambda read: work(read(spec.survey)))

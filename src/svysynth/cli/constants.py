@@ -11,9 +11,10 @@ from rich.text import Text
 
 from svysynth.cli.console import INTERNAL_STYLE, WIDTH_OF_A_PAGE, make_table, say, show
 from svysynth.core.errors import SurveyError
-from svysynth.core.members import find_member
 from svysynth.core.new_folder import refuse_existing, write_folder
-from svysynth.core.spec import Spec, Transform
+from svysynth.core.registry import find_member
+from svysynth.core.spec import Spec
+from svysynth.core.transforms import Transform
 from svysynth.survey.files import write_frame
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _show_scales(proposal: Proposal, spec: Spec | None, records: int | None) -> 
         text = 'With --records a table shows what wrong scales cost under privacy.scales = "standin".\n'
         _print(Text(text, style="dim"))
         return
-    from svysynth.mechanisms.noisy_sums.guessing import cost_of_guesses, declared_facts
+    from svysynth.mechanisms.noisy_sums.wrong_scales import cost_of_guesses, declared_facts
 
     facts, tables = declared_facts(spec.survey, records), spec.requested_tables
     cells = f"{len(facts.codes):,} equal cells" if facts.labels else "the whole file (not all levels are declared)"

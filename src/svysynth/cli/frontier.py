@@ -23,8 +23,8 @@ from svysynth.cli.console import (
     streams_of,
 )
 from svysynth.core.errors import SurveyError
-from svysynth.core.members import mechanism_names
 from svysynth.core.new_folder import refuse_existing, write_folder
+from svysynth.core.registry import mechanism_names
 from svysynth.core.spec import Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.survey.files import write_frame

@@ -9,26 +9,24 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import svysynth
 from svysynth.cli.audit import audit
-from svysynth.cli.console import complain, refuse_existing_file, say
+from svysynth.cli.check import check
+from svysynth.cli.console import complain
 from svysynth.cli.constants import constants
 from svysynth.cli.frontier import frontier
+from svysynth.cli.init import init
 from svysynth.cli.ledger import ledger
 from svysynth.cli.more import more
 from svysynth.cli.release import demo, release, verify
 from svysynth.cli.stopping import end_soon_after_a_signal
 from svysynth.cli.study import study
-from svysynth.cli.tables import check, tables
-from svysynth.core.errors import SurveyError, debugging, shown
-from svysynth.core.hidden_folders import appearing
-from svysynth.survey.drafting import draft_spec
-from svysynth.survey.files import refuse_overwriting
+from svysynth.cli.tables import tables
+from svysynth.core.errors import SurveyError, debugging
 
 app = typer.Typer(
     name="svysynth",
@@ -52,6 +50,7 @@ app.command()(more)
 app.command()(demo)
 app.command()(frontier)
 app.command()(constants)
+app.command()(init)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -109,31 +108,3 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command()
-def init(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A survey file.", readable=False, show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write the draft; beside the data by default.", show_default=False)
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
-) -> None:
-    """Draft a commented spec from a survey file.
-
-    Roles are guessed from the columns' names, types and numbers of distinct values; no value of the data goes into the
-    draft. DATA is csv, tsv, parquet (a file or a folder), sas7bdat, xpt, dta or sav.
-
-    Example: `svysynth init doctorates.csv`
-    """
-    target = out or data.parent / f"{data.resolve().stem}.toml"
-    draft = draft_spec(data, target.parent)
-    refuse_overwriting(target, data)
-    refuse_existing_file(target, force)
-    with appearing(target) as temporary:
-        temporary.write_text(draft.text, encoding="utf-8")
-    say(f"Drafted {target}")
-    for role, column in draft.roles.items():
-        say(f"  {role:8} {shown(column)}")
-    say("Next: look it over, and fill in what is marked as needed.")
-    say(f"Then run  svysynth check {target}")

@@ -47,8 +47,8 @@ def more(
 
     `svysynth more release/public --by field,gender --statistics mean,total --out table.csv`
     """
-    from svysynth.publishing.further import UNCHARGED
-    from svysynth.publishing.further import more as open_more
+    from svysynth.publishing.from_public_folder import UNCHARGED
+    from svysynth.publishing.from_public_folder import more as open_more
 
     if (files is None) == (by is None):
         problem = "were both given" if by is not None else "are both missing"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import polars as pl
 import typer
 
+from svysynth.cli.check import show_design
 from svysynth.cli.compilation_cache import keep_compiled_programs
 from svysynth.cli.console import (
     INTERNAL_STYLE,
@@ -23,7 +24,6 @@ from svysynth.cli.console import (
     streams_of,
     warn,
 )
-from svysynth.cli.tables import show_design
 from svysynth.core.engine import LOCAL, Engine, chosen_engine
 from svysynth.core.errors import SurveyError
 from svysynth.core.hidden_folders import appearing

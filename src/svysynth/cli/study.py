@@ -62,7 +62,7 @@ def simulation(
     keep_compiled_programs()
     import jax
 
-    from svysynth.evaluation.paper.fits_together import BATCH
+    from svysynth.evaluation.paper.batched_fits import BATCH
     from svysynth.evaluation.paper.repeated import AS_PUBLISHED, Simulation
     from svysynth.evaluation.paper.study import run_simulation
 

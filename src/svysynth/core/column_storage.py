@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from svysynth.core.engine import Engine, map_blocks
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 
 class Column(Protocol):

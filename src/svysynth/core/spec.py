@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from svysynth.core.accounting import Accounting
 from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.core.formula import parse_formula
-from svysynth.core.members import Promise, find_member, mechanism_names, promises_of
+from svysynth.core.registry import Promise, find_member, mechanism_names, promises_of
 from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
+from svysynth.core.transforms import Transform
 
 Statistic = Literal["count", "mean", "total", "proportion"]
-Transform = Literal["log", "identity"]
+Accounting = Literal["differential privacy", "asymptotic"]
 Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]

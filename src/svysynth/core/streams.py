@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 ENTROPY_BYTES = 32
 

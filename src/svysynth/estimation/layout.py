@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from svysynth.core.notebook import Html, html_table
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec
 from svysynth.survey.columns import ALL
 

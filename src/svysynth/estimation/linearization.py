@@ -1,14 +1,7 @@
-"""Estimates and Taylor-linearised variances of domains, from moments alone (paper §2.3).
+"""Taylor-linearised variances of domains, from moments alone (paper §2.3).
 
-A domain is a union of finest cells. The linearised value of record i is zᵢ = a·wᵢ + b·wᵢ(yᵢ − r) inside the domain:
-
-    count        zᵢ = wᵢ
-    total        zᵢ = wᵢyᵢ
-    mean         zᵢ = wᵢ(yᵢ − μ̂)/N̂           N̂ and μ̂ of the domain
-    proportion   zᵢ = wᵢ(1ᵢ − p̂)/N̂           N̂ of the whole population; not zero outside the domain
-
-Where weights were scaled to a known total N, counts and totals are ratios times N, with zᵢ = wᵢ(1ᵢ − N̂/N) and
-wᵢ(1ᵢyᵢ − Ŷ/N). Like that of a proportion they are not zero outside the domain.
+The linearised value of record i is zᵢ = a·wᵢ + b·wᵢ(yᵢ − r) inside a domain; `statistics.py` has a and b of each
+statistic.
 
 V is Σ_h (1 − f_h)·n_h/(n_h − 1)·Σ_{PSU ∈ h}(z − z̄_h)². A domain is not a filter: PSUs without a record of the domain
 count as zeros, so n_h and z̄_h are those of the whole stratum.
@@ -23,45 +16,11 @@ from functools import partial
 import numpy as np
 
 from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Lonely, Statistic
 from svysynth.estimation.moments import Moments
+from svysynth.estimation.statistics import DomainSums, linearize
 from svysynth.survey.design import EXHAUSTED, DesignIndex
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class DomainSums:
-    """n, Σw and Σwy of each domain, and Σw of the whole file."""
-
-    count: Integers
-    weight: Floats
-    outcome: Floats
-    population: float
-
-
-def sum_domains(moments: Moments, domain: Integers, domains: int) -> DomainSums:
-    """Add up the groups of each domain; `domain` gives the domain of each group."""
-    return DomainSums(
-        group_sums(domain, domains, moments.count).astype(np.int64),
-        group_sums(domain, domains, moments.weight),
-        group_sums(domain, domains, moments.weighted_outcome),
-        float(moments.weight.sum()),
-    )
-
-
-def estimate(statistic: Statistic, weight: Floats, outcome: Floats, population: Floats | float) -> Floats:
-    """A statistic from Σw and Σwy; a mean of nobody is not a number."""
-    match statistic:
-        case "count":
-            return weight
-        case "total":
-            return outcome
-        case "mean":
-            with np.errstate(invalid="ignore", divide="ignore"):
-                return outcome / weight
-        case "proportion":
-            return weight / population
 
 
 def taylor_variance(
@@ -77,26 +36,11 @@ def taylor_variance(
 
     `scaled` says that the weights were scaled to a known total.
     """
-    domains = len(sums.count)
-    of_domains = moments, index, domain, domains, lonely
-    one, nothing = np.ones(len(domain)), np.zeros(len(domain))
-    share = sums.weight / sums.population
-    match statistic:
-        case "count":
-            return _ratio_variance(*of_domains, one, nothing, share) if scaled else _variance(*of_domains, one, nothing)
-        case "total":
-            if scaled:
-                return _ratio_variance(*of_domains, moments.reference, one, sums.outcome / sums.population)
-            return _variance(*of_domains, moments.reference, one)
-        case "mean":
-            size = sums.weight[domain]
-            offset = moments.reference - sums.outcome[domain] / size
-            # Far from zero the mean is rounded: make the linearised values add up to zero, as they must.
-            leftover = group_sums(domain, domains, moments.count * (moments.mean_e + offset * moments.mean_w))
-            offset = offset - leftover[domain] / size
-            return _variance(*of_domains, offset / size, 1 / size)
-        case "proportion":
-            return _ratio_variance(*of_domains, one, nothing, share) / sums.population**2
+    of_domains = moments, index, domain, len(sums.count), lonely
+    z = linearize(statistic, moments, domain, sums, scaled)
+    if z.ratio is None:
+        return _variance(*of_domains, z.a, z.b)
+    return _ratio_variance(*of_domains, z.a, z.b, z.ratio) / z.divisor**2
 
 
 def _ratio_variance(

@@ -20,7 +20,7 @@ import numpy as np
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import LOCAL, Engine, map_blocks
 from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 
 @outlined

@@ -16,7 +16,7 @@ from scipy.linalg import hadamard
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, VarianceMethod
 from svysynth.core.streams import Streams
 from svysynth.survey.design import DesignIndex

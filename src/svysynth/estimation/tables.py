@@ -18,12 +18,13 @@ from scipy.special import ndtri, stdtrit
 
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.core.streams import Streams
-from svysynth.estimation.linearization import DomainSums, estimate, sum_domains, taylor_variance
+from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments, compute_moments
 from svysynth.estimation.replicates import Replicates, make_replicates
+from svysynth.estimation.statistics import DomainSums, estimate, sum_domains
 from svysynth.estimation.utility import has_error
 from svysynth.survey.columns import ALL
 from svysynth.survey.design import DesignIndex

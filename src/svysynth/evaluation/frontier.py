@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from svysynth.core.members import find_member, promises_of
+from svysynth.core.registry import find_member, promises_of
 from svysynth.core.spec import Spec, StandInSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all

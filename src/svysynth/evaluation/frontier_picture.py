@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from svysynth.core.members import mechanism_names
+from svysynth.core.registry import mechanism_names
 
 COLOURS = ("#0b5394", "#b45f06", "#38761d", "#741b47", "#0c7c79", "#7f6000")
 STYLES = ("-", "--", ":", "-.")

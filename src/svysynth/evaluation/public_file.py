@@ -15,10 +15,11 @@ import numpy as np
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
-from svysynth.core.spec import Spec, Transform
+from svysynth.core.spec import Spec
+from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import UNSMOOTHED
 from svysynth.models.records import make_records
-from svysynth.models.statistics import linear_statistics
+from svysynth.models.sufficient_statistics import linear_statistics
 from svysynth.privacy.public_constants import (
     Law,
     Proposal,

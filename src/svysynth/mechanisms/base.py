@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.members import Member, find_member
-from svysynth.core.outline import outlined
+from svysynth.core.registry import Member, find_member
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Spec, SurveySpec
+from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
-from svysynth.survey.universe import refuse_private_filter
 
 MOST_UNDECLARED = 0.005
 """The share of records that may count as another level than their own before the reviewer is told."""

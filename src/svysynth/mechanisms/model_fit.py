@@ -21,14 +21,14 @@ from scipy.stats import ks_2samp
 from svysynth.core.column_storage import Column, derive
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import standard_distance
 from svysynth.models.records import Records
 from svysynth.models.sampler import Fit
-from svysynth.models.statistics import plain_statistics
+from svysynth.models.sufficient_statistics import plain_statistics
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.survey.design import Design
 from svysynth.survey.survey import Survey, SurveyInMemory

@@ -31,7 +31,7 @@ from scipy.optimize import minimize_scalar
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import CHUNK, Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec, Statistic
 from svysynth.core.streams import Streams
 from svysynth.survey.survey import Survey
@@ -240,7 +240,7 @@ def split_budget(
 
     the squared error that noise adds to an estimate, beside its sampling variance V_s, and to its standard error,
     beside that error's square: V_p is the noise variance of the estimate, R the relative one of its sampling variance,
-    blended as in `additive.py`: 1/R = 1/(V_v/V_s²) + 1/(MODEL_ERROR² + V_v/V_s² of the total).
+    blended as in `noisy_tables/tables.py`: 1/R = 1/(V_v/V_s²) + 1/(MODEL_ERROR² + V_v/V_s² of the total).
 
     V_s is a guess from the bounds, which people set with room to spare: the outcome is given a standard deviation of an
     eighth of their width, the weight a log-uniform distribution, and every row of a level the same number of records.

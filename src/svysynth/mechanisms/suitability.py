@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 from svysynth.core.column_storage import Column, derive
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import MOST_BY_COLUMNS, BoundsSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all

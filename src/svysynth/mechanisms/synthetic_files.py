@@ -1,4 +1,4 @@
-"""Microdata: synthetic files by name, what they must hold, and tables made from them again.
+"""Synthetic files: their names, what they must hold, and tables made from them again.
 
 Whoever has the public folder can do all of this; verification and the mechanisms that release synthetic files do.
 """
@@ -17,7 +17,8 @@ import polars as pl
 
 from svysynth.core.engine import LOCAL, frame_ranges
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import Spec, Transform
+from svysynth.core.spec import Spec
+from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
 from svysynth.privacy.manifest import Manifest
 from svysynth.privacy.release import MICRODATA_DIGITS, endings, rounded, survey_of_microdata
@@ -25,7 +26,7 @@ from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import DataFile
 from svysynth.survey.formats.csv import as_written
 from svysynth.survey.formats.parquet import count_rows, read_rows
-from svysynth.survey.on_disk import is_large, read_large
+from svysynth.survey.large_files import is_large, read_large
 from svysynth.survey.survey import Survey, SurveyInMemory, read_survey
 
 AGREEMENT = 1e-8

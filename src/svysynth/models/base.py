@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.members import find_model
+from svysynth.core.registry import find_model
 from svysynth.core.spec import ModelSpec
 from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
@@ -148,7 +148,7 @@ class Model(Density, Protocol):
 
 
 class ListedModel(Model, Protocol):
-    """A model that a spec can name (`core/members.py`)."""
+    """A model that a spec can name (`core/registry.py`)."""
 
     @classmethod
     def from_spec(cls, settings: ModelSpec, weight_public: bool) -> Model:

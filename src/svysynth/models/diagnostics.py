@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 LARGEST_RHAT = 1.01
 SMALLEST_ESS = 400.0

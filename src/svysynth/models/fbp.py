@@ -19,13 +19,13 @@ import numpy as np
 
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import ModelSpec, Smoothing
 from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling, Traits
 from svysynth.models.records import Records
-from svysynth.models.statistics import LinearStatistics, linear_statistics
+from svysynth.models.sufficient_statistics import LinearStatistics, linear_statistics
 from svysynth.models.whitening import Whitening
 
 

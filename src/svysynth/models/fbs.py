@@ -29,7 +29,7 @@ from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling, Traits
 from svysynth.models.records import Records
-from svysynth.models.statistics import LinearStatistics, linear_statistics
+from svysynth.models.sufficient_statistics import LinearStatistics, linear_statistics
 from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
 
 GRID = np.linspace(0.0, 1.0, 1000)

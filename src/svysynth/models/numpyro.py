@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling, Traits

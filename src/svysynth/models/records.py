@@ -20,7 +20,8 @@ from svysynth.core.engine import LOCAL, Engine, map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.formula import Formula, parse_formula
 from svysynth.core.grouping import Floats, Integers, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
+from svysynth.core.transforms import transformed
 from svysynth.survey.survey import Survey
 
 WEIGHT_SAYS_MORE = 1e-6
@@ -58,7 +59,7 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
     positions = dict(zip(survey.public, np.unravel_index(cells, sizes), strict=True))
     parsed = Formula.main_effects(survey.public) if formula is None else parse_formula(formula, survey.public)
     x, terms = design_matrix(positions, {column: survey.levels(column) for column in survey.public}, parsed)
-    t = derive(np.log, survey.outcome_values) if survey.transform == "log" else survey.outcome_values
+    t = derive(partial(transformed, transform=survey.transform), survey.outcome_values)
     mean = sum(map_blocks(survey.engine, _BlockSum(survey.weights), len(survey))) / len(survey)
     v = derive(partial(_log_ratio, mean=mean), survey.weights)
     if weight is not None:

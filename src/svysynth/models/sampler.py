@@ -25,7 +25,7 @@ from blackjax.mcmc.integrators import IntegratorState
 
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Density, Model

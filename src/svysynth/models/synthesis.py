@@ -22,9 +22,10 @@ import polars as pl
 from svysynth.core.engine import BLOCK, map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
-from svysynth.core.spec import DRAWS_APART, Transform
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import DRAWS_APART
 from svysynth.core.streams import Streams
+from svysynth.core.transforms import Transform, restored
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Model
@@ -259,7 +260,7 @@ class _Columns:
 
     def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats, Floats]:
         group, t, v, smoothed = self.block(piece)
-        outcome = np.exp(t) if self.transform == "log" else t
+        outcome = restored(t, self.transform)
         weight, drawn = self.weights(group, v, smoothed)
         return group, self._rounded(outcome), self._rounded(weight), self._rounded(drawn)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr
 
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 LARGEST = 5.0
 """Normal scores beyond this are mapped in a straight line."""

@@ -14,8 +14,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from svysynth.core.accounting import ACCOUNTINGS, Accounting, epsilon_text
 from svysynth.core.notebook import Html, card
+from svysynth.core.spec import Accounting
+from svysynth.privacy.accounting import ACCOUNTINGS, epsilon_text
 from svysynth.privacy.ledger_entries import Entry, split
 
 Budgets = dict[tuple[str, str], "BudgetState"]

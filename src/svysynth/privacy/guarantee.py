@@ -12,9 +12,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from svysynth.core.accounting import Accounting
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import Protected
+from svysynth.core.spec import Accounting, Protected
 
 Kind = Literal["asymptotic", "global", "none"]
 NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"

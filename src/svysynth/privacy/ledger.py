@@ -17,8 +17,8 @@ from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from unicodedata import normalize
 
-from svysynth.core.accounting import ACCOUNTINGS, epsilon_text, millionths
 from svysynth.core.errors import SurveyError, did_you_mean, is_plain, shown
+from svysynth.privacy.accounting import ACCOUNTINGS, epsilon_text, millionths
 from svysynth.privacy.budgets import BudgetState, releases_of
 from svysynth.privacy.ledger_entries import Entry
 from svysynth.privacy.ledger_file import Held, append, held, ledger_error

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from svysynth.core.members import mechanism_names
+from svysynth.core.registry import mechanism_names
 from svysynth.core.spec import (
     AboutSpec,
     BoundsSpec,
@@ -23,8 +23,8 @@ from svysynth.core.spec import (
     Spec,
     StandInSpec,
     TableSpec,
-    Transform,
 )
+from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
 
 FORMAT = 3

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from svysynth.core.accounting import millionths
 from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.spec import PrivacySpec
+from svysynth.privacy.accounting import millionths
 from svysynth.privacy.budgets import BudgetState
 from svysynth.privacy.fingerprint import fingerprint
 from svysynth.privacy.guarantee import Guarantee

@@ -20,7 +20,8 @@ from typing import Any
 from scipy.special import ndtri
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import BoundsSpec, Spec, StandInSpec, Transform, load_spec, validate_spec
+from svysynth.core.spec import BoundsSpec, Spec, StandInSpec, load_spec, validate_spec
+from svysynth.core.transforms import Transform
 
 PUBLISHED = "From published figures. Never take them from the confidential file."
 PUBLIC_FILE = "From a public file. Never use the confidential file, nor anything made from it."

@@ -15,12 +15,12 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from svysynth.core.accounting import epsilon_text, millionths
 from svysynth.core.errors import shown
 from svysynth.core.notebook import Html, card
 from svysynth.core.spec import Spec, TableSpec
 from svysynth.estimation.combining import SMOOTHED
 from svysynth.estimation.layout import html_tables, legend
+from svysynth.privacy.accounting import epsilon_text, millionths
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
 from svysynth.privacy.tamper_marks import Anchor

@@ -1,4 +1,4 @@
-"""The internal folder of a release: how it went, beside the confidential data. It must never leave the house."""
+"""The internal folder of a release: how it went, beside the confidential data. It is confidential."""
 
 from __future__ import annotations
 

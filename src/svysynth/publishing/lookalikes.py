@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from svysynth.core.grouping import Booleans, Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED
 from svysynth.survey.survey import Survey
 

@@ -14,14 +14,14 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from svysynth.core.accounting import epsilon_text
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.estimation.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 from svysynth.mechanisms.findings import Finding
 from svysynth.mechanisms.suitability import FAR_OFF, WORTH
+from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.budgets import BudgetState
 from svysynth.survey.columns import ALL
 from svysynth.survey.survey import Survey

@@ -16,13 +16,13 @@ import numpy as np
 import polars as pl
 from pydantic import ValidationError
 
-from svysynth.core.accounting import millionths
 from svysynth.core.errors import SurveyError, require_type
-from svysynth.core.members import find_member
 from svysynth.core.notebook import Html, card
+from svysynth.core.registry import find_member
 from svysynth.core.spec import load_spec
 from svysynth.mechanisms.base import load_member, mechanism_of
 from svysynth.mechanisms.synthetic_files import AGREEMENT, read_csv, wrong
+from svysynth.privacy.accounting import millionths
 from svysynth.privacy.budgets import releases_of
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import verify
@@ -34,7 +34,7 @@ from svysynth.privacy.tamper_marks import Anchor
 from svysynth.publishing.public_folder import MANIFEST, SUMS, checksum, checksums, sums_text
 from svysynth.survey.formats.base import READER_ERRORS
 from svysynth.survey.formats.csv import as_written
-from svysynth.survey.universe import refuse_private_filter
+from svysynth.survey.row_filter import refuse_private_filter
 
 NOT_AGAINST_A_LEDGER = "not checked against a ledger: nothing shows that this folder is the one that was paid for"
 ROUNDING = Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS)

@@ -12,7 +12,7 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError, is_plain, of_records
 from svysynth.core.grouping import Booleans, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.statistical import code_text
 

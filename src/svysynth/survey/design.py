@@ -12,7 +12,7 @@ import numpy as np
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers, count_keys, group_ids
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Lonely
 
 EXHAUSTED = 1e-7

@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.core.errors import file_error
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.survey.columns import guess_numbers
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import DataFile

@@ -1,61 +1,27 @@
-"""A survey too large for memory: its columns are in files, and everything goes through them a slice at a time.
+"""A survey on disk: its columns are in files, and everything goes through them a slice at a time.
 
-A record is (outcome, weight, group); what a group is, public columns and stratum, is a small table. The files are made
-once, from Parquet read in parts, in a folder that only its owner can enter and that is gone when the work is done.
+A record is (outcome, weight, group); what a group is, public columns and stratum, is a small table. The files are in a
+folder that only its owner can enter and that is gone when the work is done.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 import polars as pl
 
 from svysynth.core.column_storage import Column, Derived, Stored, look_up
-from svysynth.core.engine import Engine, map_blocks, part_ranges
-from svysynth.core.errors import SurveyError, file_error
-from svysynth.core.grouping import Booleans, Integers, group_ids
-from svysynth.core.hidden_folders import in_hiding
-from svysynth.core.outline import outlined
-from svysynth.core.spec import Spec, SurveySpec, Transform
-from svysynth.survey.columns import not_listed, numbers, refuse_missing
+from svysynth.core.engine import Engine, map_blocks
+from svysynth.core.grouping import Integers, group_ids
+from svysynth.core.transforms import Transform
 from svysynth.survey.design import Design, DesignIndex
-from svysynth.survey.files import open_data
-from svysynth.survey.formats.base import CodeLabels, DataFile
-from svysynth.survey.formats.parquet import count_rows, read_rows
-from svysynth.survey.roles import (
-    check_ranges,
-    counted_as_other,
-    declared_columns,
-    design_levels,
-    levels_of,
-    needed_columns,
-    records_that_take_part,
-    require_columns,
-    require_records,
-)
-from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_file
-from svysynth.survey.universe import condition_columns, parse_condition
-
-MOST_IN_MEMORY = 2_000_000
-"""Records of a survey that is read as a whole."""
-BLOCKS_A_READ = 20
-"""How many blocks are read from Parquet at a time: about 1.3 million records."""
-READS_A_CORE = 2
-"""How many such pieces each core has at a time: polars waits for memory and files."""
-MOST_BITS = 22
-"""Of a hash of public values that is looked up in a table."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says of a disk, or a part of it, that is full."""
-HASHES = 8
-"""Tried, before groups are joined instead."""
-ADDED = "added by svysynth"
-"""A column beside those of the file, last in its frame; letters are put before it where the file has that name."""
+from svysynth.survey.formats.base import CodeLabels
+from svysynth.survey.survey import Groups, Survey, SurveyInMemory
 
 
 @final
@@ -98,7 +64,7 @@ class SurveyOnDisk(Survey):
             keys, table = group_ids(key, int(key.max()) + 1)
             strata = len(keys)
         stratum: Any = Derived(partial(look_up, table=table), (self.group,))
-        return DesignIndex(stratum, None, stratum, _sums(table, strata, counts), np.ones(strata))
+        return DesignIndex(stratum, None, stratum, sums_of_groups(table, strata, counts), np.ones(strata))
 
     def cell_index(self, columns: Sequence[str]) -> Any:
         """The cell of every record in the crossing of some public columns, last column fastest."""
@@ -135,63 +101,9 @@ class SurveyOnDisk(Survey):
         return np.asarray(np.ravel_multi_index(codes, sizes), np.int64)
 
 
-def _sums(group: Integers, groups: int, count: Integers) -> Integers:
+def sums_of_groups(group: Integers, groups: int, count: Integers) -> Integers:
+    """How many records each group has, from those of their parts."""
     return np.bincount(group, count, minlength=groups).astype(np.int64)
-
-
-def undivided_design(spec: Spec) -> str | None:
-    """The setting of design or estimation that is not worked on from parts, if there is one."""
-    if spec.estimation.variance != "taylor":
-        return "estimation.variance"
-    return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
-
-
-def is_large(spec: SurveySpec) -> bool:
-    """Whether a survey is worked on from disk: Parquet with very many rows."""
-    file = open_data(spec.data)
-    return file.format == "parquet" and count_rows(file) > MOST_IN_MEMORY
-
-
-Read = Callable[[SurveySpec], Survey]
-"""Reads the survey that a spec describes, to memory or to disk."""
-Result = TypeVar("Result")
-
-
-def with_reader(
-    spec: SurveySpec, undivided: str | None, parent: Path, engine: Engine, work: Callable[[Read], Result]
-) -> Result:
-    """What `work` returns, given a function that reads surveys: into memory, or in parts into files.
-
-    Files are for a survey that is too large for memory or that other processes work on, unless some setting,
-    `undivided`, needs all records at once. They are in a hidden folder in `parent` while the work lasts.
-    """
-    if undivided is not None or not (engine.remote or is_large(spec)):
-        return work(survey_from_file)
-    found: list[Result] = []
-    _refuse_unwritable(parent)
-    in_hiding(parent, lambda scratch: found.append(work(partial(_read_to, scratch, engine))))
-    return found[0]
-
-
-def _refuse_unwritable(folder: Path) -> None:
-    try:
-        in_hiding(folder, lambda _: None)
-    except OSError:
-        problem = "cannot be written to, and large data are kept there in columns while the work lasts"
-        remedy = "go to a folder, or name one with --out, that you can write to"
-        raise SurveyError("file", f"folder '{folder.resolve().name}'", problem, remedy) from None
-
-
-def _read_to(folder: Path, engine: Engine, spec: SurveySpec) -> Survey:
-    try:
-        if is_large(spec):
-            return read_large(spec, folder, engine)
-        return store_survey(survey_from_file(spec), folder, engine)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        remedy = "check the free space there: some 20 bytes for each record"
-        raise SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy) from None
 
 
 def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
@@ -200,7 +112,7 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
     key = np.asarray(cell, np.int64)
     if survey.design.strata:
         key = key * survey.index.strata + survey.index.stratum
-    columns = _create(folder, (survey.outcome, survey.design.weight), len(survey))
+    columns = create_columns(folder, (survey.outcome, survey.design.weight), len(survey))
     for name, column in columns.items():
         column.write(0, survey.values(name))
     group = Stored.create(folder / "group", np.int32, len(survey))
@@ -210,148 +122,8 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
     return SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
 
 
-def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, ...] = ()) -> SurveyOnDisk:
-    """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers.
-
-    `also` names further columns of numbers to keep.
-    """
-    file = open_data(spec.data)
-    require_columns([*needed_columns(spec), *also], file.columns)
-    parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
-    found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
-    kept = [int(part[part.columns[-1]].sum()) for part in found]
-    names = [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
-    combinations = pl.concat(found).group_by(names).agg(pl.col(_free_name(names)).sum())
-    require_records(combinations, "survey.where" if spec.where else "the data", "loosen the condition")
-    groups, codes, other, group = _number_groups(combinations, file, spec)
-    columns = _create(folder, (spec.outcome, spec.weight, *also), sum(kept))
-    place = Stored.create(folder / "group", np.int32, sum(kept))
-    numbered = combinations.select(names).with_columns(pl.Series(_free_name(names), group))
-    write = _Numbers(file, spec, numbered, columns, place)
-    offsets = np.cumsum([0, *kept[:-1]]).tolist()
-    for _ in engine.map(write, list(zip(parts, offsets, kept, strict=True)), READS_A_CORE):
-        pass
-    design = Design(spec.weight, spec.strata)
-    roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
-    return SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
-
-
-@outlined
-@dataclass(frozen=True)
-class _Combinations:
-    """The public combinations that occur in some rows of a file, as they stand there; last, how many have each."""
-
-    file: DataFile
-    spec: SurveySpec
-
-    def __call__(self, rows: range) -> pl.DataFrame:
-        names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
-        frame = _read(self.file, self.spec, names, rows)
-        added = _free_name(names)
-        # cast afterwards: within the aggregation it takes several times as long
-        return frame.group_by(names).agg(pl.len().alias(added)).cast({added: pl.Int64})
-
-
-@outlined
-@dataclass(frozen=True)
-class _Numbers:
-    """Puts the numbers of some rows of a file, and their groups, into stored columns."""
-
-    file: DataFile
-    spec: SurveySpec
-    groups: pl.DataFrame
-    columns: Mapping[str, Stored]
-    place: Stored
-
-    def __call__(self, part: tuple[range, int, int]) -> None:
-        rows, start, kept = part
-        frame = _read(self.file, self.spec, [*declared_columns(self.spec), *self.columns], rows)
-        group = _group_of(frame, self.groups)
-        if frame.height != kept or group is None:
-            raise file_error(self.file.path, "changed while it was read", "run again when nothing writes to it")
-        try:
-            found = {name: numbers(frame[name], self.file) for name in self.columns}
-            check_ranges(found, self.spec)
-        except SurveyError as error:
-            problem = f"{error.problem} (in rows {rows.start + 1:,} to {rows.stop:,} of the file)"
-            raise SurveyError(error.kind, error.place, problem, error.remedy) from None
-        for name, column in self.columns.items():
-            column.write(start, found[name].to_numpy())
-        self.place.write(start, group)
-
-
-def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers | None:
-    """The group of every record, by its public values: looked up by a hash of these that tells all groups apart.
-
-    Every record is in one of the groups, so that no two values can be mistaken for each other; None if one is in none.
-    Where no such hash is found, or values may be equal that are not the same, as 0.0 and −0.0, groups are joined.
-    """
-    *names, number = groups.columns
-    shift = np.uint64(64 - min(2 * groups.height.bit_length() + 2, MOST_BITS))
-    exact = all(dtype == pl.String or dtype.is_integer() for dtype in groups.select(names).dtypes)
-    for seed in range(HASHES if exact else 0):
-        place = groups.select(names).hash_rows(seed=seed).to_numpy() >> shift
-        if len(np.unique(place)) == groups.height:
-            table = np.full(2 ** (64 - int(shift)), -1, np.int32)
-            table[place] = groups[number].to_numpy()
-            found = table.take((frame.select(names).hash_rows(seed=seed).to_numpy() >> shift).view(np.int64))
-            return None if found.min(initial=0) < 0 else found
-    joined = frame.select(names).join(groups, on=names, how="left", nulls_equal=True, maintain_order="left")
-    return None if joined[number].null_count() else joined[number].to_numpy()
-
-
-def _free_name(taken: Sequence[str]) -> str:
-    """The name of a column that is added to others."""
-    name = ADDED
-    while name in taken:
-        name = f"x{name}"
-    return name
-
-
-def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
-    """Some columns of those rows that the spec's condition keeps."""
-    condition = condition_columns(parse_condition(spec.where))
-    return records_that_take_part(read_rows(file, list(dict.fromkeys([*names, *condition])), rows), spec, file)
-
-
-def _number_groups(
-    combinations: pl.DataFrame, file: DataFile, spec: SurveySpec
-) -> tuple[Groups, dict[str, CodeLabels], dict[str, float], Integers]:
-    """The groups of a survey, the labels of its codes, which share of records count as another level, and the group of
-    each combination as it stands in the file."""
-    *names, number = combinations.columns
-    records = combinations[number].to_numpy()
-    for name in (name for name in names if name not in spec.other):
-        refuse_missing(name, int(records[_missing(combinations[name])].sum()), int(records.sum()))
-    other = {
-        name: float(records[not_listed(combinations[name], declared)].sum() / records.sum())
-        for name, declared in counted_as_other(names, spec)
-    }
-    columns: dict[str, pl.Series] = {}
-    codes: dict[str, CodeLabels] = {}
-    for name in spec.public:
-        columns[name], codes[name] = levels_of(combinations[name], spec, file)
-    if spec.strata and spec.strata not in columns:
-        columns[spec.strata] = design_levels(combinations[spec.strata], spec, file)
-    roles = (spec.outcome, Design(spec.weight, spec.strata), spec.public)
-    # a survey of one record for each combination has the same groups
-    every = SurveyInMemory(*roles, frame=pl.DataFrame(columns))
-    cell = np.asarray(every.present_cells(spec.public)[1], np.int64)
-    key = cell * every.index.strata + every.index.stratum if spec.strata else cell
-    group = np.unique(key, return_inverse=True)[1]
-    return replace(every.groups, count=_sums(group, int(group.max()) + 1, records)), codes, other, group
-
-
-def _missing(series: pl.Series) -> Booleans:
-    """Nothing, NaN and blanks."""
-    if series.dtype.is_float():
-        series = series.fill_nan(None)
-    if series.dtype == pl.String:
-        series = series.set(series.str.strip_chars() == "", None)
-    return series.is_null().to_numpy()
-
-
-def _create(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:
+def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:
+    """Empty columns of numbers in a folder, by name."""
     return {name: Stored.create(folder / f"column-{place}", np.float64, length) for place, name in enumerate(names)}
 
 

@@ -10,7 +10,8 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import map_blocks, sum_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
+from svysynth.core.transforms import Transform, transformed
 from svysynth.survey.survey import Survey
 
 
@@ -65,20 +66,20 @@ def overview(survey: Survey) -> Overview:
 
 def _correlation(survey: Survey) -> float | None:
     """By blocks in their order, so that it is the same wherever the columns are."""
-    columns, log, size = (survey.outcome_values, survey.weights), survey.transform == "log", len(survey)
-    found = map_blocks(survey.engine, _Range(columns, log), size)
+    columns, transform, size = (survey.outcome_values, survey.weights), survey.transform, len(survey)
+    found = map_blocks(survey.engine, _Range(columns, transform), size)
     low, high, total = (np.array(part) for part in zip(*found, strict=True))
     if (low.min(axis=0) == high.max(axis=0)).any():
         return None
-    products = map_blocks(survey.engine, _Products(columns, log, total.sum(axis=0) / size), size)
+    products = map_blocks(survey.engine, _Products(columns, transform, total.sum(axis=0) / size), size)
     outcome, weight, both = np.sum(products, axis=0)
     return float(np.clip(both / np.sqrt(outcome * weight), -1, 1))
 
 
-def _pair(columns: tuple[Column, Column], log: bool, piece: slice) -> Floats:
+def _pair(columns: tuple[Column, Column], transform: Transform, piece: slice) -> Floats:
     """The (transformed) outcome and the log weight of a block."""
     outcome, weight = (column[piece] for column in columns)
-    return np.stack([np.log(outcome) if log else outcome, np.log(weight)])
+    return np.stack([transformed(outcome, transform), np.log(weight)])
 
 
 @outlined
@@ -87,10 +88,10 @@ class _Range:
     """The smallest, the largest and the sum of either, of a block."""
 
     columns: tuple[Column, Column]
-    log: bool
+    transform: Transform
 
     def __call__(self, piece: slice) -> tuple[Floats, Floats, Floats]:
-        pair = _pair(self.columns, self.log, piece)
+        pair = _pair(self.columns, self.transform, piece)
         return pair.min(axis=1), pair.max(axis=1), pair.sum(axis=1)
 
 
@@ -100,11 +101,11 @@ class _Products:
     """Sums of squares and of products about the means, of a block."""
 
     columns: tuple[Column, Column]
-    log: bool
+    transform: Transform
     mean: Floats
 
     def __call__(self, piece: slice) -> tuple[float, float, float]:
-        t, v = _pair(self.columns, self.log, piece) - self.mean[:, None]
+        t, v = _pair(self.columns, self.transform, piece) - self.mean[:, None]
         return float(np.sum(t * t)), float(np.sum(v * v)), float(np.sum(t * v))
 
 

@@ -13,7 +13,7 @@ from svysynth.core.errors import SurveyError, did_you_mean, of_records
 from svysynth.core.spec import SurveySpec
 from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, without_codes
 from svysynth.survey.formats.base import CodeLabels, DataFile
-from svysynth.survey.universe import condition_columns, keep_rows, parse_condition
+from svysynth.survey.row_filter import condition_columns, keep_rows, parse_condition
 
 
 def declared_columns(spec: SurveySpec) -> list[str]:

@@ -23,8 +23,9 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
-from svysynth.core.outline import outlined
-from svysynth.core.spec import SurveySpec, Transform, validate_spec
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import SurveySpec, validate_spec
+from svysynth.core.transforms import Transform
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.design import Design, DesignIndex, index_design
 from svysynth.survey.files import open_data, read_columns

@@ -17,8 +17,8 @@ from svysynth.core.spec import BoundsSpec, TableSpec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms import noise
 from svysynth.mechanisms.noise import RESOLUTION
-from svysynth.mechanisms.noisy_tables import additive
 from svysynth.mechanisms.noisy_tables import mechanism as noisy_tables
+from svysynth.mechanisms.noisy_tables import tables
 from svysynth.privacy.release import TABLE_DIGITS, NotCharged
 from svysynth.publishing import public_folder as publish
 from svysynth.survey.survey import read_survey
@@ -120,13 +120,13 @@ def blanked_for_less(monkeypatch):
 
 def whole_budget_each(monkeypatch):
     """Every use has the whole of ε."""
-    own = additive.split_budget
+    own = tables.split_budget
 
     def whole(rows, records, statistics, bounds, epsilon, **named):
         uses = own(rows, records, statistics, bounds, epsilon, **named)
         return tuple(replace(use, epsilon=Fraction(epsilon)) for use in uses)
 
-    monkeypatch.setattr(additive, "split_budget", whole)
+    monkeypatch.setattr(tables, "split_budget", whole)
 
 
 PLANTED = {
@@ -167,7 +167,7 @@ def sums_of(answers):
     frame = pl.DataFrame({"cell": ["a", "b"] * 10, "income": income, "wt": weight})
     survey = read_survey(frame, outcome="income", weight="wt", public=["cell"])
     recorder, bounds = Recorder(), BoundsSpec(outcome=(1000.0, 1_000_000.0), weight=(1.0, 1000.0))
-    additive.additive_tables(survey, [TableSpec(by=("cell",))], 1.5, bounds, noise=recorder)
+    tables.additive_tables(survey, [TableSpec(by=("cell",))], 1.5, bounds, noise=recorder)
     return recorder.seen
 
 

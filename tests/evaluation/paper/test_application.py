@@ -20,8 +20,8 @@ from svysynth.evaluation.paper.application import Application
 from svysynth.evaluation.paper.methods import Plan
 from svysynth.evaluation.paper.repeated import AS_PUBLISHED
 from svysynth.survey.doctorates import RECORDS, published_table
+from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import survey_from_file
-from svysynth.survey.universe import refuse_private_filter
 
 EXAMPLE = ROOT / "examples/sdr2017.toml"
 PLAN = Plan(models=("fbp",), bounds=(1.8,), datasets=(3,), draws=400)

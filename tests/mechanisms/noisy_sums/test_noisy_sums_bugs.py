@@ -19,7 +19,7 @@ from svysynth.mechanisms.noisy_sums.figures import unscaled
 from svysynth.mechanisms.noisy_sums.fitting import Fitted
 from svysynth.mechanisms.noisy_sums.measurement import Use
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.shape import Shape
+from svysynth.mechanisms.noisy_sums.shape_check import Shape
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.models.diagnostics import Verdict
 from svysynth.privacy.release import NotCharged

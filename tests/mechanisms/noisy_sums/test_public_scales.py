@@ -12,13 +12,13 @@ import svysynth
 from svysynth.core.errors import SurveyError
 from svysynth.core.spec import StandInSpec, parse_spec
 from svysynth.mechanisms.noise import StudyNoise
-from svysynth.mechanisms.noisy_sums import further
+from svysynth.mechanisms.noisy_sums import from_public_folder
 from svysynth.mechanisms.noisy_sums import measurement as measuring
-from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.fitting import describe, fit_measurement
 from svysynth.mechanisms.noisy_sums.measurement import measure
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.public_facts import facts_of
 from svysynth.mechanisms.noisy_sums.published import measurement_json, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Scale, public_scales
 from svysynth.models.fbs import FBS
@@ -223,7 +223,7 @@ def test_constants_that_are_not_the_manifest_s_are_refused(released):
     public = released / "out/public"
     manifest = Manifest.model_validate_json((public / "manifest.json").read_text())
     measurement, facts = read_measurement((public / "measurement.json").read_bytes())
-    further._check_measurement(measurement, facts, manifest)
+    from_public_folder._check_measurement(measurement, facts, manifest)
     wider = replace(measurement.scaling, weight=Scale(-0.125, 0.6))
     paid = replace(measurement.plan, histogram=Fraction(1, 10))
     other = {"scales": "histograms"}, {"constants": None}, {"constants": CONSTANTS.model_copy(update={"mean": 11.1})}
@@ -235,4 +235,4 @@ def test_constants_that_are_not_the_manifest_s_are_refused(released):
     for found, update in wrong:
         stated = manifest.model_copy(update={"privacy": manifest.privacy.model_copy(update=update)})
         with pytest.raises(ValueError, match="not the manifest's"):
-            further._check_measurement(found, facts, stated)
+            from_public_folder._check_measurement(found, facts, stated)

@@ -22,12 +22,13 @@ from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import residuals
 from svysynth.mechanisms.noisy_sums import whole_numbers as counting
-from svysynth.mechanisms.noisy_sums.facts import facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.further import FromPublic
+from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
 from svysynth.mechanisms.noisy_sums.measurement import measure, squares_sensitivity
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights, Scores, largest_score
 from svysynth.mechanisms.noisy_sums.published import (
     draws_parquet,
     measurement_json,
@@ -37,14 +38,13 @@ from svysynth.mechanisms.noisy_sums.published import (
     weights_parquet,
 )
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.weights import KnownWeights, Scores, largest_score
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget
 from svysynth.privacy.manifest import Manifest
 from svysynth.publishing.verification import verify_release
-from svysynth.survey import on_disk as large
+from svysynth.survey import large_files as large
 from svysynth.survey.on_disk import store_survey
 from test_noisy_sums import BOUNDS, STREAMS, TABLES, Fixed, hostile_answers, people, survey_of
 

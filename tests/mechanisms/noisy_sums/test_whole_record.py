@@ -15,14 +15,14 @@ from svysynth.core.spec import BoundsSpec, EstimationSpec, SurveySpec, TableSpec
 from svysynth.mechanisms.base import find_public, mechanism_of
 from svysynth.mechanisms.findings import undeclared
 from svysynth.mechanisms.noise import StudyNoise
-from svysynth.mechanisms.noisy_sums import further
+from svysynth.mechanisms.noisy_sums import from_public_folder
 from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import mechanism as noisy_sums
 from svysynth.mechanisms.noisy_sums import whole_numbers as counting
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.measurement import NoisySizes, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_sizes
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.sizes import (
@@ -34,7 +34,7 @@ from svysynth.mechanisms.noisy_sums.sizes import (
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget, show
-from svysynth.survey.on_disk import read_large
+from svysynth.survey.large_files import read_large
 from svysynth.survey.survey import survey_from_file
 from test_noisy_sums import hostile_answers
 from test_noisy_sums import people as answers_of
@@ -452,7 +452,7 @@ def test_a_release_says_what_is_protected_is_charged_and_verified(tmp_path, fitt
         replace(measurement, sizes=replace(measurement.sizes, counts=measurement.sizes.counts + 3)),
     ):
         with pytest.raises(ValueError, match="not the manifest's"):
-            further._check_measurement(wrong, facts, manifest)
+            from_public_folder._check_measurement(wrong, facts, manifest)
 
 
 def test_too_few_noisy_records_are_refused_after_the_charge_and_not_before(tmp_path):

@@ -27,8 +27,8 @@ from svysynth.mechanisms.noise import (
     sensitivity,
     split_budget,
 )
-from svysynth.mechanisms.noisy_tables.additive import additive_tables, check_additive
 from svysynth.mechanisms.noisy_tables.combinations import Grid, add_up, as_measured, measure
+from svysynth.mechanisms.noisy_tables.tables import additive_tables, check_additive
 
 FALSE_ALARM = 1e-6
 GROUPS = ("points", "variances")

@@ -25,14 +25,8 @@ from svysynth.mechanisms.pseudo_posterior.calibration import (
     fit_unweighted,
     trusted,
 )
-from svysynth.mechanisms.pseudo_posterior.record_bounds import (
-    inverse_weights,
-    linear_weights,
-    record_bounds,
-    reweighted,
-    summarize_bounds,
-    weigh,
-)
+from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds, summarize_bounds
+from svysynth.mechanisms.pseudo_posterior.record_weights import inverse_weights, linear_weights, reweighted, weigh
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS

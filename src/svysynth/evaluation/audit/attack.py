@@ -20,7 +20,7 @@ from scipy.special import expit
 from scipy.stats import beta
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 THRESHOLDS = 200
 FARTHEST = 9.0

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Booleans, Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noise import Use, contributions, split_budget

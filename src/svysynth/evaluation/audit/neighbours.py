@@ -22,13 +22,13 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit.attack import attack
 from svysynth.mechanisms.base import mechanism_of
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, Use
-from svysynth.mechanisms.noisy_tables.additive import additive_tables
+from svysynth.mechanisms.noisy_tables.tables import additive_tables
 from svysynth.pipeline import release
 from svysynth.privacy.release import STAMP
 from svysynth.survey.files import write_frame

@@ -26,7 +26,7 @@ from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse
 from svysynth.evaluation.paper.methods import FIT_COLUMNS, Plan, Scenario, fit_all, tabulate_methods
-from svysynth.evaluation.paper.selected import bounds_of
+from svysynth.evaluation.paper.selected_sample import bounds_of
 from svysynth.survey.columns import ALL
 from svysynth.survey.doctorates import doctorates
 from svysynth.survey.survey import Survey, survey_from_file, survey_from_frame

@@ -17,12 +17,12 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import combine_estimates
 from svysynth.estimation.tables import tabulate_all
-from svysynth.evaluation.paper.stack import stack_surveys, tabulate_stack
+from svysynth.evaluation.paper.stacked_surveys import stack_surveys, tabulate_stack
 from svysynth.mechanisms.paper_laplace.tables import laplace_tables
 from svysynth.mechanisms.pseudo_posterior.calibration import (
     Calibration,
@@ -32,7 +32,8 @@ from svysynth.mechanisms.pseudo_posterior.calibration import (
     carry_out,
     unweighted_steps,
 )
-from svysynth.mechanisms.pseudo_posterior.record_bounds import inverse_weights, summarize_bounds
+from svysynth.mechanisms.pseudo_posterior.record_bounds import summarize_bounds
+from svysynth.mechanisms.pseudo_posterior.record_weights import inverse_weights
 from svysynth.models.base import Model
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS

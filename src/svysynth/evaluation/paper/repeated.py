@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Booleans, Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate
 from svysynth.estimation.utility import bias, coefficient_of_variation, covers, rmse, rmse_ratio
@@ -28,7 +28,7 @@ from svysynth.evaluation.paper.methods import (
     fit_all,
     tabulate_methods,
 )
-from svysynth.evaluation.paper.selected import raw_points
+from svysynth.evaluation.paper.selected_sample import raw_points
 from svysynth.evaluation.paper.simulation import GENDERS, Population, draw_sample, make_population
 from svysynth.survey.columns import ALL
 from svysynth.survey.survey import SurveyInMemory, read_survey

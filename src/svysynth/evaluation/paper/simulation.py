@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.survey.doctorates import published_table
 from svysynth.survey.survey import SurveyInMemory, read_survey

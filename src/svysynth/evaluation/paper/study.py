@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from svysynth.core.engine import Engine, cores
 from svysynth.core.errors import SurveyError
 from svysynth.evaluation.paper.application import Application, correlation, release, release_figures, tidy_tables
+from svysynth.evaluation.paper.batched_fits import run_together
 from svysynth.evaluation.paper.comparison import (
     PAPER_REPLICATES,
     agreement,
@@ -27,7 +28,6 @@ from svysynth.evaluation.paper.figures import (
     scatter_figure,
     trade_off_figure,
 )
-from svysynth.evaluation.paper.fits_together import run_together
 from svysynth.evaluation.paper.methods import NAMES, Method
 from svysynth.evaluation.paper.page import Picture, write_page
 from svysynth.evaluation.paper.repeated import (
@@ -42,7 +42,7 @@ from svysynth.evaluation.paper.repeated import (
     rmse_ratios,
     summarize,
 )
-from svysynth.evaluation.paper.selected import tidy_bounds, tidy_points
+from svysynth.evaluation.paper.selected_sample import tidy_bounds, tidy_points
 from svysynth.evaluation.paper.workers import Progress, claim_folder, load_replicates, run_replicates
 from svysynth.publishing.report.terminal import INTERNAL
 from svysynth.survey.files import write_frame

@@ -1,4 +1,4 @@
-"""Clamped: what the bound of a record took from weighted sums, as a normal model has it.
+"""What clamping takes: what the bound of a record took from weighted sums, as a normal model has it.
 
 The bound of weighted sums is tight, because noise grows with it, so that a few records in a hundred reach further.
 Without what they lose, means and sums of weights would be too small.
@@ -10,10 +10,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import MOST_SCORE, KnownWeights
 from svysynth.mechanisms.noisy_sums.scaling import weighted_excess
-from svysynth.mechanisms.noisy_sums.weights import MOST_SCORE, KnownWeights
 from svysynth.mechanisms.noisy_sums.whole_numbers import weighted_numbers
 
 MOST_CORRELATION = 0.9

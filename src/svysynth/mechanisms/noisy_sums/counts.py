@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from svysynth.core.grouping import Floats, Integers, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Lonely, Statistic
-from svysynth.estimation.linearization import estimate, sum_domains, taylor_variance
+from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.estimation.statistics import estimate, sum_domains
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
 from svysynth.survey.design import DesignIndex
 
 

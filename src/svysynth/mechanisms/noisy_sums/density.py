@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from svysynth.core.spec import Transform
+from svysynth.core.transforms import Transform
 from svysynth.models.arrays import Array
 from svysynth.models.base import CovariancePrior, Sampling
 from svysynth.models.whitening import Whitening, normal_score_cubics

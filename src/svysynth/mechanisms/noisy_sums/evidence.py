@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.base import Rows, Section
 from svysynth.mechanisms.noisy_sums.fitting import Fitted
 from svysynth.mechanisms.noisy_sums.measurement import Measurement

@@ -29,15 +29,16 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
-from svysynth.core.spec import EstimationSpec, Statistic, TableSpec, Transform
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
+from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import ROUNDING
-from svysynth.estimation.linearization import estimate
+from svysynth.estimation.statistics import estimate
 from svysynth.estimation.tables import Layout, finish_table
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.weights import KnownWeights, Tilt
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights, Tilt
 
 LEAST_SIZE = 1e-6
 """Of a cell that a draw has empty: so that its mean, for which the size plays no part, is still one."""

@@ -34,13 +34,14 @@ import polars as pl
 
 from svysynth.core.engine import LOCAL, Engine, block_slices, map_blocks
 from svysynth.core.grouping import Booleans, Floats, Integers
-from svysynth.core.outline import outlined
-from svysynth.core.spec import Transform
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
+from svysynth.core.transforms import Transform, restored
 from svysynth.estimation.combining import SMOOTHED
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures, figures_given_weights
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights, PublicWeights
 from svysynth.mechanisms.noisy_sums.residuals import (
     FileRows,
     Normal,
@@ -50,7 +51,6 @@ from svysynth.mechanisms.noisy_sums.residuals import (
     match_covariance,
     match_scores,
 )
-from svysynth.mechanisms.noisy_sums.weights import KnownWeights, PublicWeights
 from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.release import MICRODATA_DIGITS, as_published
 from svysynth.survey.design import Design
@@ -125,9 +125,9 @@ class FileMaker:
         weight = groups.weight[0] * facts.count
         target = np.bincount(facts.cell, weight * groups.outcome[0], cells) / np.bincount(facts.cell, weight, cells)
         score = KnownWeights.of(weights, facts, measurement.step).score
-        normal = Scored(Streams(self.seed), draw, FileRows.of(facts), weights, score)
+        normal = Scored(Normal(Streams(self.seed), draw, FileRows.of(facts)), weights, score)
         residual = match_scores(normal, one, facts.size, transform, self.engine)
-        within = _GivenValues(residual, transform, bounds, weights)
+        within = _Values(residual, transform, bounds, weights)
         sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), cells)
         return FileOfDraw(within, np.ones(cells), _places(within, sums, target, self.engine, len(facts)))
 
@@ -190,15 +190,17 @@ def _rounded(values: Floats) -> Floats:
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """What rows have before their cell's factors: exp(e_t), or e_t, and exp(e_v)."""
+    """What rows have before their cell's factors: exp(e_t), or e_t, and exp(e_v), or the row's own public weight."""
 
     residual: Residual
     transform: Transform
     bounds: tuple[float, float]
+    weights: PublicWeights | None = None
 
     def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats, Floats]:
-        group, cell, (t, v) = self.residual(piece)
-        return group, cell, np.exp(t) if self.transform == "log" else t, np.exp(v)
+        group, cell, (t, *v) = self.residual(piece)
+        weight = np.exp(v[0]) if self.weights is None else self.weights.value[self.weights.of_rows(piece)]
+        return group, cell, restored(t, self.transform), weight
 
     def placed(self, base: Floats, place: Floats) -> Floats:
         """The outcome, within the public bounds."""
@@ -211,19 +213,6 @@ class _Values:
     def place_of(self, base: Floats, outcome: Floats | float) -> Floats:
         """The factor, or the shift, that brings a base to an outcome."""
         return np.asarray(outcome / base if self.transform == "log" else outcome - base)
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class _GivenValues(_Values):
-    """The same where weights are public: the row's own in the place of exp(e_v)."""
-
-    weights: PublicWeights
-
-    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats, Floats]:
-        group, cell, (t,) = self.residual(piece)
-        weight = self.weights.value[self.weights.of_rows(piece)]
-        return group, cell, np.exp(t) if self.transform == "log" else t, weight
 
 
 @outlined

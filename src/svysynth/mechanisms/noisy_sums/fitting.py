@@ -13,10 +13,9 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.formula import parse_formula
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import (
     CellDraws,
     cell_figures,
@@ -27,9 +26,10 @@ from svysynth.mechanisms.noisy_sums.figures import (
 from svysynth.mechanisms.noisy_sums.given_weights import GivenStatistics, GivenWeights, given_statistics
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, noise_is_mixed
-from svysynth.mechanisms.noisy_sums.shape import Shape, compare_shapes
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics, statistics_of
+from svysynth.mechanisms.noisy_sums.shape_check import Shape, compare_shapes
 from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
-from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics, statistics_of
 from svysynth.models.base import CovariancePrior
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.records import design_matrix

@@ -1,6 +1,6 @@
 """The posterior where weights are public: of the outcomes alone, given every record's weight.
 
-In scales, a record of cell c whose weight has the score g (`weights.py`) has
+In scales, a record of cell c whose weight has the score g (`public_weights.py`) has
 
     t = μ_c + b(g − ḡ_c) + e,    e ~ N(0, σ²),    μ_c = x_c β + δ_c,    δ_c ~ N(0, τ²).
 
@@ -29,15 +29,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.clamped import lost_given_weights
 from svysynth.mechanisms.noisy_sums.density import NoisyDensity
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.misfit import COMMON, LARGEST_LOG, MISFIT
 from svysynth.mechanisms.noisy_sums.posterior import DECADE, DEVIATION
-from svysynth.mechanisms.noisy_sums.statistics import members_of
-from svysynth.mechanisms.noisy_sums.weights import KnownWeights
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights
+from svysynth.mechanisms.noisy_sums.scaled_measurement import members_of
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling
 

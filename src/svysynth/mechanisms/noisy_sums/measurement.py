@@ -17,8 +17,8 @@ that are not lognormal too.
 Blanked out, which is the record counting 0, or with the record removed, each is half as large. Where whole records are
 protected the sizes of cells are measured first (`sizes.py`), and n is their noisy sum from then on.
 
-Where weights are public (`weights.py`) T is bounded by itself, |T| ≤ LARGEST, and a record's score G, |G| ≤ H, is the
-same whatever its outcome. Its outcome y replaced by another then moves
+Where weights are public (`public_weights.py`) T is bounded by itself, |T| ≤ LARGEST, and a record's score G, |G| ≤ H,
+is the same whatever its outcome. Its outcome y replaced by another then moves
 
     a histogram of t                 1 leaves a band, 1 enters one                        2
     ΣT in each row of a level        |T| ≤ LARGEST leaves, as much enters                 2·LARGEST each level
@@ -43,10 +43,12 @@ import numpy as np
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import sum_blocks
 from svysynth.core.grouping import Integers, whole_sums
-from svysynth.core.outline import outlined
-from svysynth.core.spec import BoundsSpec, Transform
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import BoundsSpec
+from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noise import Noise, laplace_scale
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts, cell_of_record
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts, cell_of_record
+from svysynth.mechanisms.noisy_sums.public_weights import Scores, largest_score
 from svysynth.mechanisms.noisy_sums.scaling import (
     Bands,
     Scale,
@@ -55,7 +57,6 @@ from svysynth.mechanisms.noisy_sums.scaling import (
     reach_of,
     scale_from_counts,
 )
-from svysynth.mechanisms.noisy_sums.weights import Scores, largest_score
 from svysynth.mechanisms.noisy_sums.whole_numbers import (
     LARGEST,
     Answers,

@@ -5,7 +5,7 @@ measurement and public facts and nothing else: draws from a posterior that knows
 and synthetic files. It can fail, be repeated or be refused at no cost in ε.
 
 With `protect = "record"` the sizes of cells are measured first, and what follows knows no others. Weights that are
-declared public are kept as they are, and the outcome alone is measured (`weights.py`).
+declared public are kept as they are, and the outcome alone is measured (`public_weights.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.members import find_model
+from svysynth.core.registry import find_model
 from svysynth.core.spec import (
     BoundsSpec,
     ModelSpec,
@@ -29,9 +29,9 @@ from svysynth.core.spec import (
     StandInSpec,
     SurveySpec,
     TableSpec,
-    Transform,
 )
 from svysynth.core.streams import Streams
+from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
@@ -48,12 +48,12 @@ from svysynth.mechanisms.base import (
 from svysynth.mechanisms.findings import Finding, undeclared
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts, facts_of
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.further import FromPublic
+from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
 from svysynth.mechanisms.noisy_sums.measurement import MOST_RECORDS, Measurement, measure
 from svysynth.mechanisms.noisy_sums.planning import plan_measurement, plan_sizes
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts, facts_of
 from svysynth.mechanisms.noisy_sums.published import (
     DRAWS,
     MEASUREMENT,
@@ -69,7 +69,7 @@ from svysynth.mechanisms.synthetic_files import file_names
 from svysynth.models.base import CovariancePrior, make_model
 from svysynth.privacy.guarantee import Guarantee, measured, measured_records
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
-from svysynth.survey.on_disk import undivided_design
+from svysynth.survey.large_files import undivided_design
 from svysynth.survey.survey import Survey
 
 FEWEST_OVER_CELLS = 3

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from svysynth.core.outline import outlined
-from svysynth.core.spec import Transform
-from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
+from svysynth.core.safe_repr import outlined
+from svysynth.core.transforms import Transform
+from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics
 from svysynth.models.arrays import Array
 
 COMMON = 0.1

@@ -26,12 +26,13 @@ from itertools import combinations, product
 import numpy as np
 
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
-from svysynth.core.spec import BoundsSpec, Scales, TableSpec, Transform
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import BoundsSpec, Scales, TableSpec
+from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import MOST_SCORE
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
-from svysynth.mechanisms.noisy_sums.weights import MOST_SCORE
 
 QUANTILE_ERROR = 0.03
 """The histograms get as much of ε as makes the noise of a quantile this small, as a share of the records."""

@@ -38,10 +38,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.density import NoisyDensity, exponential
 from svysynth.mechanisms.noisy_sums.misfit import Misfit, MisfitPoint, misfit_at, misfit_variance
-from svysynth.mechanisms.noisy_sums.statistics import NoisyStatistics
+from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling
 

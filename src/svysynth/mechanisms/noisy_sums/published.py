@@ -20,7 +20,6 @@ import polars as pl
 
 from svysynth.core.grouping import Floats
 from svysynth.core.spec import BoundsSpec
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
 from svysynth.mechanisms.noisy_sums.files import FilePlan
 from svysynth.mechanisms.noisy_sums.measurement import (
@@ -32,9 +31,10 @@ from svysynth.mechanisms.noisy_sums.measurement import (
     Weighted,
     squares_sensitivity,
 )
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
 from svysynth.mechanisms.noisy_sums.sizes import SENSITIVITY
-from svysynth.mechanisms.noisy_sums.weights import PublicWeights
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 
 MEASUREMENT, DRAWS, WEIGHTS = "measurement.json", "draws.parquet", "weights.parquet"
@@ -44,7 +44,7 @@ SIZE = "cell_size"
 """Of cells, drawn: where whole records are protected."""
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
 OF_WEIGHTS = ("weight_mean", "weight_misfit", "weight_variance")
-"""Not there where weights are public; the covariance is then with the scores of weights (`weights.py`)."""
+"""Not there where weights are public; the covariance is then with the scores of weights (`public_weights.py`)."""
 
 
 def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePlan | None = None) -> bytes:

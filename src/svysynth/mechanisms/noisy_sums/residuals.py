@@ -12,12 +12,12 @@ import numpy as np
 
 from svysynth.core.engine import BLOCK, Engine, map_blocks
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
-from svysynth.core.spec import Transform
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
+from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noisy_sums.figures import LARGEST_VARIANCE, CellDraws
-from svysynth.mechanisms.noisy_sums.weights import PublicWeights
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights
 
 
 @outlined
@@ -60,16 +60,22 @@ class Normal:
 
 @outlined
 @dataclass(frozen=True)
-class Scored(Normal):
-    """The score of each row's weight, and a standard normal number."""
+class Scored:
+    """The score of each row's weight, and the first of its normal numbers."""
 
+    normal: Normal
     weights: PublicWeights
     score: Floats
     """Of each weight in the list."""
 
+    @property
+    def rows(self) -> FileRows:
+        """The rows of the file."""
+        return self.normal.rows
+
     def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
         """Group, cell and the two numbers of each row."""
-        group, cell, z = super().__call__(piece)
+        group, cell, z = self.normal(piece)
         return group, cell, np.stack([self.score[self.weights.of_rows(piece)], z[0]])
 
 
@@ -78,7 +84,7 @@ class Scored(Normal):
 class Residual:
     """Residuals of t and v: normal numbers, centred in their cell and brought to a scatter."""
 
-    normal: Normal
+    normal: Normal | Scored
     centre: Floats
     """2 × cell."""
     factor: Floats
@@ -111,7 +117,7 @@ def match_scores(normal: Scored, one: CellDraws, size: Integers, transform: Tran
     return Residual(normal, centre, np.array([[slope - factor * shared, factor]]))
 
 
-def _centred(normal: Normal, size: Integers, engine: Engine) -> tuple[Floats, Floats]:
+def _centred(normal: Normal | Scored, size: Integers, engine: Engine) -> tuple[Floats, Floats]:
     """The means of two numbers in each cell, and their scatter within cells."""
     blocks = map_blocks(engine, _Scatter(normal), int(size.sum()))
     sums, scatter = np.zeros((2, len(size))), np.zeros((2, 2))
@@ -127,7 +133,7 @@ def _centred(normal: Normal, size: Integers, engine: Engine) -> tuple[Floats, Fl
 class _Scatter:
     """Of a block: its cells, the sums of the normal numbers in each, and the sums of their products."""
 
-    normal: Normal
+    normal: Normal | Scored
 
     def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats]:
         _, cell, z = self.normal(piece)

@@ -17,8 +17,9 @@ import numpy as np
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
-from svysynth.core.spec import StandInSpec, Transform
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import StandInSpec
+from svysynth.core.transforms import Transform
 
 BANDS = 32
 REACH = 5.0

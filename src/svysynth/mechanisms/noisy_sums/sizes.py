@@ -22,10 +22,10 @@ from fractions import Fraction
 import numpy as np
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noise import Noise
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measurement import NoisySizes, Use
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
 from svysynth.survey.survey import Survey
 
 SENSITIVITY = 2

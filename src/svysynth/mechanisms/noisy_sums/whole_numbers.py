@@ -14,8 +14,9 @@ import numpy as np
 
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
-from svysynth.core.spec import BoundsSpec, Transform
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import BoundsSpec
+from svysynth.core.transforms import Transform, transformed
 from svysynth.mechanisms.noisy_sums.scaling import Scaling, largest_excess, weighted_excess
 
 LARGEST = 2**16
@@ -43,7 +44,7 @@ class Answers:
         outcome = _clamped(self.outcome[piece], *self.bounds.outcome)
         weight = _clamped(self.weight[piece], *((0.0, np.inf) if self.weights_public else self.bounds.weight))
         weight *= self.share
-        return np.log(outcome, out=outcome) if self.transform == "log" else outcome, np.log(weight, out=weight)
+        return transformed(outcome, self.transform, out=outcome), np.log(weight, out=weight)
 
 
 def _clamped(values: Floats, low: float, high: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Levels: the combinations of kept columns that tables have, and noisy sums of their rows, made to add up.
+"""Combinations of kept columns that tables have, and noisy sums of their rows, made to add up.
 
 A level's rows are unions of the finest cells that have records. Some levels are measured with noise (`measure`, the one
 function here that looks at confidential values). Then the finest cells that fit them best are found (`consistency.py`)
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec, Lonely, TableSpec
 from svysynth.estimation.tables import crossing
 from svysynth.mechanisms.noise import RESOLUTION, SUMS, Group, Level, Noise, Use, cell_sums

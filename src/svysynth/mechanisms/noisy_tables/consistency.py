@@ -23,7 +23,7 @@ from scipy.linalg import lstsq, qr
 from scipy.sparse.linalg import lsmr
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 DENSE_ENTRIES = 8_000_000
 """Rows × cells up to which the system is solved densely: 2000 finest cells with 4000 rows."""

@@ -1,6 +1,6 @@
 """Noisy tables, `laplace` to the user: additive noise with public bounds, differentially private for every data set.
 
-`additive.py` has the mathematics; docs/privacy.md the proof.
+`tables.py` has the mathematics; docs/privacy.md the proof.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec, ModelSpec, PrivacySpec, Spec, SurveySpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
@@ -33,7 +33,7 @@ from svysynth.mechanisms.base import (
 )
 from svysynth.mechanisms.findings import Finding, no_public_weights
 from svysynth.mechanisms.noise import StudyNoise
-from svysynth.mechanisms.noisy_tables.additive import additive_tables, check_additive
+from svysynth.mechanisms.noisy_tables.tables import additive_tables, check_additive
 from svysynth.mechanisms.suitability import Examined, examine_bounds
 from svysynth.privacy.guarantee import Guarantee, additive
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts

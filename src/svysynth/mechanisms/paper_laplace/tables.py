@@ -27,11 +27,11 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
 from svysynth.core.streams import Streams
-from svysynth.estimation.linearization import estimate
 from svysynth.estimation.replicates import Replicates, half_samples, preston_factors
+from svysynth.estimation.statistics import estimate
 from svysynth.estimation.tables import Layout, crossing, finish_table, tabulate_all
 from svysynth.mechanisms.noisy_tables.consistency import hierarchy
 from svysynth.survey.survey import Survey

@@ -22,7 +22,7 @@ import numpy as np
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Scheme
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.pseudo_posterior.calibration import calibrate_records, fit_unweighted

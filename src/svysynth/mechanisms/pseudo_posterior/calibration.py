@@ -18,17 +18,11 @@ from svysynth.core.column_storage import Column, derive
 from svysynth.core.engine import map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Scheme
 from svysynth.core.streams import Streams
-from svysynth.mechanisms.pseudo_posterior.record_bounds import (
-    inverse_weights,
-    linear_weights,
-    record_bounds,
-    reweighted,
-    summarize_bounds,
-    weigh,
-)
+from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds, summarize_bounds
+from svysynth.mechanisms.pseudo_posterior.record_weights import inverse_weights, linear_weights, reweighted, weigh
 from svysynth.models.base import Model
 from svysynth.models.records import Records
 from svysynth.models.sampler import Fit, fit

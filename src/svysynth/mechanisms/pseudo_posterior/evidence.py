@@ -16,7 +16,7 @@ import polars as pl
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import Engine, frame_ranges
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.estimation.layout import figure, percent
 from svysynth.mechanisms.base import Plot, Rows, Section

@@ -1,7 +1,7 @@
 """The pseudo posterior, `fbs` and `fbp` with the guarantee `asymptotic`: the paper's mechanism (§1.4, §2).
 
 A model is fitted, records are weighted down by α until ε holds for m draws, and each draw becomes a synthetic survey;
-`calibrated.py` has the steps. Fit and weights look at the data before the charge, which is one reason why the promise
+`step_by_step.py` has the steps. Fit and weights look at the data before the charge, which is one reason why the promise
 is asymptotic.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.members import find_model
+from svysynth.core.registry import find_model
 from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
@@ -32,9 +32,9 @@ from svysynth.mechanisms.base import (
 )
 from svysynth.mechanisms.findings import Finding, no_public_weights
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
-from svysynth.mechanisms.pseudo_posterior.calibrated import calibrate_suitable
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
+from svysynth.mechanisms.pseudo_posterior.step_by_step import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
 from svysynth.mechanisms.synthetic_files import file_names, remake_tables
 from svysynth.models.base import make_model
@@ -43,7 +43,7 @@ from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.privacy.guarantee import Guarantee, asymptotic
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.survey.design import Design
-from svysynth.survey.on_disk import undivided_design
+from svysynth.survey.large_files import undivided_design
 from svysynth.survey.survey import Survey
 
 ONE_FILE = Finding(

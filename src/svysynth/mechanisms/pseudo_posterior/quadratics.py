@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from svysynth.core.grouping import CHUNK, Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Model
 

@@ -1,4 +1,4 @@
-"""Lipschitz bounds of the records, and the weights α made from them (paper §1.4.1).
+"""Lipschitz bounds of the records (paper §1.4.1).
 
 A record's bound is the largest |log-likelihood| over the draws. The number of draws is part of its definition.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from svysynth.core.column_storage import Column, compute_column
 from svysynth.core.engine import LOCAL, Engine, map_blocks
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.pseudo_posterior.quadratics import device_bounds, make_quadratics, quadratic_bounds
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Model
@@ -25,7 +25,6 @@ from svysynth.models.sampler import Fit
 
 PLAIN_BLOCK = 1024
 """Records × all draws held in memory at a time, for a model that is not quadratic."""
-REWEIGHTING = 0.95
 
 Bounds = Callable[[Floats, Floats, Integers], Floats]
 """The bounds of records (t, v, cell): of each by itself, whatever others it comes with, and from any thread."""
@@ -126,35 +125,3 @@ class _BlockSummary:
         if not len(finite):
             return BoundsSummary(np.inf, 0.0, any_finite=False, all_finite=False)
         return BoundsSummary(float(finite.min()), float(finite.max()), True, len(finite) == len(bounds))
-
-
-def weigh(alpha: Floats, bounds: Floats) -> Floats:
-    """α_i·bound_i, whose largest is Δ_α; zero for a record without weight, whatever its bound."""
-    return alpha * np.where(alpha > 0, bounds, 0.0)
-
-
-def inverse_weights(bounds: Floats, c: float, ceiling: float = 1.0, shift: float = 0.0) -> Floats:
-    """α = min(1, c/f): what is at risk beyond c is weighted down to c. Zero where the bound is not finite.
-
-    A study may have another ceiling than 1 and a shift, α = min(ceiling, c/f + shift): the paper scales and shifts.
-    """
-    with np.errstate(divide="ignore"):
-        return np.where(np.isfinite(bounds), np.minimum(ceiling, c / bounds + shift), 0.0)
-
-
-def linear_weights(bounds: Floats, c: float, limits: tuple[float, float]) -> Floats:
-    """α = clip(c·(1 − (f − min f)/(max f − min f)), 0, 1): the authors' own code, with no constant added.
-
-    `limits` are the smallest and the largest finite bound of all records.
-    """
-    finite = np.isfinite(bounds)
-    low, high = limits
-    place = (np.where(finite, bounds, high) - low) / max(high - low, np.finfo(float).tiny)
-    return np.where(finite, np.clip(c * (1 - place), 0.0, 1.0), 0.0)
-
-
-def reweighted(alpha: Floats, bounds: Floats, largest: float, k: float = REWEIGHTING) -> Floats:
-    """α ← clip(k·α·Δ_α/Δ_{α,i}, 0, 1): records below the largest weighted bound Δ_α are given weight back."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        raised = np.clip(k * alpha * largest / (alpha * bounds), 0.0, 1.0)
-    return np.where(alpha > 0, raised, 0.0)

@@ -17,7 +17,7 @@ import polars as pl
 import xlsxwriter
 
 from svysynth.core.hidden_folders import appearing
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.estimation.layout import WideTable, wide_tables
 
 LONGEST_SHEET_NAME = 31

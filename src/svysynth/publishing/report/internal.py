@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from svysynth.core.accounting import epsilon_text
 from svysynth.core.engine import block_slices
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.estimation.combining import UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import NOTHING, decimals, figure, percent
 from svysynth.mechanisms.base import Evidence, Plot, Rows, Section
 from svysynth.mechanisms.model_fit import Misfit
 from svysynth.mechanisms.suitability import Examined
+from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.budgets import BudgetState
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.release import Release
@@ -31,7 +31,7 @@ from svysynth.publishing.verdict import ReleaseVerdict
 from svysynth.survey.columns import ALL
 from svysynth.survey.survey import Survey
 
-INTERNAL = "INTERNAL: shows confidential results. It must never leave the house."
+INTERNAL = "INTERNAL: shows confidential results. Do not share it."
 MOST_ROWS_SHOWN = 500
 MOST_MISSED = 10
 """Figures shown of those that the model misses most."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from svysynth.core.errors import shown
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.estimation.layout import WideRow, WideTable
 from svysynth.mechanisms.base import Plot

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, wide_tables
 from svysynth.mechanisms.base import Mechanism, mechanism_of

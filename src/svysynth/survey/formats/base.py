@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from svysynth.core.errors import file_error
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 
 CodeLabels = Mapping[str, str]
 

@@ -14,9 +14,9 @@ from svysynth.pipeline import release
 from svysynth.privacy.guarantee import additive, asymptotic
 from svysynth.privacy.ledger import open_budget
 from svysynth.publishing.verification import verify_release
-from svysynth.survey.on_disk import read_large
+from svysynth.survey.large_files import read_large
+from svysynth.survey.row_filter import parse_condition, refuse_private_filter
 from svysynth.survey.survey import survey_from_file
-from svysynth.survey.universe import parse_condition, refuse_private_filter
 
 SPEC = """
 [survey]

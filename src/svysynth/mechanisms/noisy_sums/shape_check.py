@@ -1,4 +1,4 @@
-"""Shape: whether what was measured looks like the model, from the noisy histograms alone.
+"""Shape check: whether what was measured looks like the model, from the noisy histograms alone.
 
 The model's own histogram, averaged over the draws, is compared with the noisy one by the largest distance between their
 distribution functions. How far that is by chance, sampling and noise together, is simulated from the model. Nothing but
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.figures import CellDraws
 from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Measurement, Use, bands_of
 

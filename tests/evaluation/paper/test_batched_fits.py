@@ -11,10 +11,10 @@ import pytest
 from svysynth.core.errors import SurveyError
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate
-from svysynth.evaluation.paper.fits_together import carry_out_together, prepare, replicate_together
+from svysynth.evaluation.paper.batched_fits import carry_out_together, prepare, replicate_together
 from svysynth.evaluation.paper.methods import Plan
 from svysynth.evaluation.paper.repeated import Simulation, replicate
-from svysynth.evaluation.paper.stack import AS_IN_THE_PAPER, stack_surveys, tabulate_stack
+from svysynth.evaluation.paper.stacked_surveys import AS_IN_THE_PAPER, stack_surveys, tabulate_stack
 from svysynth.evaluation.paper.study import simulation_frames
 from svysynth.evaluation.paper.workers import load_replicates
 from svysynth.mechanisms.pseudo_posterior.record_bounds import bounds_together, record_bounds
@@ -22,7 +22,7 @@ from svysynth.models.diagnostics import judge, judge_together
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.models.sampler import Fit, padded
-from svysynth.models.statistics import linear_statistics, linear_statistics_together
+from svysynth.models.sufficient_statistics import linear_statistics, linear_statistics_together
 from svysynth.models.synthesis import draw_keys, make_synthetic, shuffle_keys, synthesize_draws, synthesize_together
 
 SMALL = Simulation(Plan(models=("fbp",), bounds=(1.8,), datasets=(1, 3), draws=400), n=400)

@@ -23,7 +23,7 @@ import polars as pl
 from svysynth.core.engine import cores
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.methods import (
     Fitted,
@@ -35,14 +35,14 @@ from svysynth.evaluation.paper.methods import (
     tabulate_rivals,
 )
 from svysynth.evaluation.paper.repeated import Simulation, replicate
-from svysynth.evaluation.paper.stack import stack_surveys, tabulate_stack
+from svysynth.evaluation.paper.stacked_surveys import stack_surveys, tabulate_stack
 from svysynth.evaluation.paper.workers import Progress, keep_replicate, processes, unfinished
 from svysynth.mechanisms.pseudo_posterior.calibration import Answer, Order, Steps
 from svysynth.mechanisms.pseudo_posterior.record_bounds import bounds_together
 from svysynth.models.base import Model
 from svysynth.models.records import Records
 from svysynth.models.sampler import Fit, fit_together, padded
-from svysynth.models.statistics import linear_statistics_together, no_data
+from svysynth.models.sufficient_statistics import linear_statistics_together, no_data
 from svysynth.models.synthesis import choose_draws, draw_keys, make_synthetic, shuffle_keys, synthesize_together
 from svysynth.survey.survey import Groups, SurveyInMemory
 

@@ -16,9 +16,9 @@ from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.tables import _one_pass
 from svysynth.mechanisms.pseudo_posterior.bias_correction import public_part
-from svysynth.mechanisms.pseudo_posterior.calibrated import Calibrated
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
-from svysynth.models.statistics import linear_statistics
+from svysynth.mechanisms.pseudo_posterior.step_by_step import Calibrated
+from svysynth.models.sufficient_statistics import linear_statistics
 
 HOLDS_DATA = re.compile(
     r"\b(Floats|Integers|Booleans|NDArray|Array|Column|DataFrame|Series|Parameters|Records|Survey|Fit|Moments|Streams)\b"
@@ -40,7 +40,7 @@ def test_every_class_that_holds_data_shows_its_outline():
     for kind in classes():
         fields = {name: str(kind.__annotations__.get(name, "")) for name in getattr(kind, "__annotations__", {})}
         if any(HOLDS_DATA.search(annotation) for annotation in fields.values()):
-            assert kind.__repr__.__module__ == "svysynth.core.outline" or kind.__repr__ in own, kind
+            assert kind.__repr__.__module__ == "svysynth.core.safe_repr" or kind.__repr__ in own, kind
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
-from typing import Literal
+from typing import get_args
 
 from svysynth.core.errors import SurveyError
+from svysynth.core.spec import Accounting
 
-Accounting = Literal["differential privacy", "asymptotic"]
-ACCOUNTINGS: tuple[Accounting, ...] = ("differential privacy", "asymptotic")
+ACCOUNTINGS: tuple[Accounting, ...] = get_args(Accounting)
 LARGEST_EPSILON = Decimal(10**9)
 _MILLIONTH = Decimal("0.000001")
 _EXACT = Context(prec=50)

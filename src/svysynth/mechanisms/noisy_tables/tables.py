@@ -33,7 +33,7 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec, EstimationSpec, Statistic, TableSpec
 from svysynth.estimation.tables import Layout, finish_table, require_public
 from svysynth.mechanisms.noise import (

@@ -1,7 +1,7 @@
 """Public facts: the cells of the public columns, the strata, and how many records each has.
 
 Where whole records are protected the cells are all combinations of declared levels, and sizes are noisy (`sizes.py`).
-Weights that are declared public are facts too (`weights.py`). What follows a measurement takes these and the
+Weights that are declared public are facts too (`public_weights.py`). What follows a measurement takes these and the
 measurement, and nothing else of the survey.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
-from svysynth.core.outline import outlined
-from svysynth.mechanisms.noisy_sums.weights import PublicWeights, weights_of
+from svysynth.core.safe_repr import outlined
+from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights, weights_of
 from svysynth.survey.survey import Survey
 
 

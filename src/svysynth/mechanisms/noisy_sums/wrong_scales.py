@@ -1,4 +1,4 @@
-"""Guessing: what a wrong guess of the scales costs, where they are public constants.
+"""Wrong scales: what a wrong guess of the scales costs, where they are public constants.
 
 Noise grows with the scales, and scales that are too narrow clamp records. Both are found here from public figures
 alone: standard errors by the formulas of `planning.py`, and what is clamped by going through normal answers.
@@ -14,8 +14,8 @@ import polars as pl
 
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.spec import SurveySpec, TableSpec
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.planning import expected_errors, plan_measurement
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling, reach_of
 from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST, whole_numbers
 from svysynth.privacy.public_constants import Proposal

@@ -1,4 +1,4 @@
-"""Calibrated: a survey's model, calibrated to ε, from which synthetic surveys are drawn in Python.
+"""The paper's mechanism step by step: a survey's model is calibrated to ε and synthetic surveys are drawn.
 
 What it gives is what a release with the same random numbers gives: the same draws, corrected and rounded alike. It
 charges no budget; `pipeline.release` does.

@@ -1,4 +1,4 @@
-"""Universe: which records take part. The row filter of a spec, parsed, applied, and refused where it would tell.
+"""Row filter: which records take part. The row filter of a spec, parsed, applied, and refused where it would tell.
 
 Who belongs to a released survey is published: the filter stands in the manifest, and the number of records it leaves
 is public. It may then depend on nothing confidential, least of all on whether somebody answered.

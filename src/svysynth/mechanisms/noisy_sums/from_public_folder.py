@@ -1,4 +1,4 @@
-"""Further: what the public folder of a release from noisy sums can give to anybody, without the survey and without ε.
+"""From the public folder: what anybody can make of a release from noisy sums, without the survey and without ε.
 
 The files and tables of the release are made again here for verification, and other files and tables for whoever asks.
 """
@@ -15,13 +15,14 @@ import polars as pl
 
 from svysynth.core.engine import frame_ranges
 from svysynth.core.errors import SurveyError, did_you_mean
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.noisy_sums.facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.fitting import tables_of
 from svysynth.mechanisms.noisy_sums.measurement import Measurement, NoisySizes
+from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights
 from svysynth.mechanisms.noisy_sums.published import (
     DRAWS,
     MEASUREMENT,
@@ -33,7 +34,6 @@ from svysynth.mechanisms.noisy_sums.published import (
 )
 from svysynth.mechanisms.noisy_sums.scaling import public_scales
 from svysynth.mechanisms.noisy_sums.sizes import facts_of_noisy
-from svysynth.mechanisms.noisy_sums.weights import PublicWeights
 from svysynth.mechanisms.synthetic_files import file_name, same_text, wrong
 from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts

@@ -1,4 +1,4 @@
-"""Statistics: a measurement in scales, with the public facts, as the arrays that a posterior needs."""
+"""Scaled measurement: noisy sums in scales, with the public facts, as the arrays that a posterior needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.clamped import lost_to_clamping
 from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
 from svysynth.models.arrays import Array

@@ -1,4 +1,4 @@
-"""Statistics: all that the weighted records say about a linear-Gaussian model of (t, v) given x.
+"""Sufficient statistics: all that the weighted records say about a linear-Gaussian model of (t, v) given x.
 
 They are sums over the records, so that a density evaluation costs the same for a thousand records as for a hundred
 million, and they merge across the parts of a file.
@@ -17,7 +17,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import group_sums
-from svysynth.core.outline import outlined
+from svysynth.core.safe_repr import outlined
 from svysynth.models.arrays import Array
 from svysynth.models.records import Records
 

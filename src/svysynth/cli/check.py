@@ -1,0 +1,106 @@
+"""`svysynth check`: whether a spec fits its data, and the design as the confidential data show it. Nothing is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from svysynth.cli.console import INTERNAL_STYLE, SpecPath, say, show, warn, with_survey
+from svysynth.core.spec import PrivacySpec, Spec, load_spec
+from svysynth.estimation.tables import tabulate_all
+from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
+from svysynth.publishing.report.terminal import INTERNAL
+from svysynth.survey.overview import Overview, overview
+from svysynth.survey.survey import Survey
+
+if TYPE_CHECKING:  # it needs JAX, which takes a second to load
+    from svysynth.mechanisms.findings import Finding
+
+
+def check(spec_path: SpecPath) -> None:
+    """Validate a spec and its data, and show the design. Nothing is spent.
+
+    What it prints is computed from the confidential data and is for internal use.
+
+    Example: `svysynth check doctorates.toml`
+    """
+    show_design(load_spec(spec_path))
+
+
+def show_design(spec: Spec) -> None:
+    """What `check` prints."""
+    with_survey(spec, Path(), lambda survey: _show_design(survey, spec))
+
+
+def _show_design(survey: Survey, spec: Spec) -> None:
+    survey.index.refuse_lonely(spec.estimation.lonely)
+    say(INTERNAL, INTERNAL_STYLE)
+    show(render_overview(overview(survey), spec))
+    for finding in _findings(survey, spec):
+        word, style = ("release would refuse", "bold red") if finding.stops else ("look closer", INTERNAL_STYLE)
+        warn(word, finding.line(), style)
+
+
+def _findings(survey: Survey, spec: Spec) -> list[Finding]:
+    """What would make a release of this survey wrong."""
+    from svysynth.mechanisms.base import examine, find_public
+
+    if spec.privacy is None:
+        return []
+    stopping = [finding for finding in find_public(spec) if finding.stops]
+    direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
+    return stopping or list(examine(survey, spec, direct).findings)
+
+
+def render_overview(overview: Overview, spec: Spec) -> Table:
+    """The design of a survey as two columns."""
+    survey = spec.survey
+    table = Table(show_header=False, box=box.SIMPLE, title=Text(f"Design of {survey.data.name}"), title_justify="left")
+    table.add_column(style="dim")
+    table.add_column()
+    cells = f"{overview.cells - overview.empty_cells:,} of {overview.cells:,} filled ({' × '.join(survey.public)})"
+    transformed = f"log {survey.outcome}" if survey.transform == "log" else survey.outcome
+    correlation = "one of them does not vary" if overview.correlation is None else f"{overview.correlation:+.2f}"
+    lines = {
+        "records": f"{overview.records:,}",
+        "strata": f"{overview.strata:,} ({survey.strata})" if survey.strata else "none",
+        "clusters": f"{overview.clusters:,} ({survey.cluster})" if overview.clusters else "none",
+        "degrees of freedom": f"{overview.degrees_of_freedom:,}",
+        "cells": cells,
+        "smallest cell": f"{overview.smallest_cell:,} record{'s' if overview.smallest_cell > 1 else ''}",
+        "sum of weights": f"{overview.sum_of_weights:,.1f}",
+        "population total": _population(overview),
+        f"correlation of {transformed} and log weight": correlation,
+        "tables": ", ".join(table.title for table in spec.requested_tables),
+        "privacy": _privacy(spec),
+    }
+    for name, value in lines.items():
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def _population(overview: Overview) -> str:
+    if overview.population_total is None or overview.weight_excess is None:
+        return "not declared" + ("" if overview.weight_public else " (a release needs it)")
+    side = "above" if overview.weight_excess >= 0 else "below"
+    return f"{overview.population_total:,.10g} (the sum of weights is {abs(overview.weight_excess):.2%} {side})"
+
+
+def _privacy(spec: Spec) -> str:
+    if spec.privacy is None:
+        return "not declared (a release needs it)"
+    privacy = spec.privacy
+    said = f"{privacy.mechanism}, ε = {privacy.epsilon:g} for {_what(privacy)}; check spends nothing"
+    return f"{NOT_DIFFERENTIAL_PRIVACY}: {said} (asymptotic)" if privacy.guarantee == "asymptotic" else said
+
+
+def _what(privacy: PrivacySpec) -> str:
+    if not privacy.microdata:
+        return "all tables"
+    if privacy.guarantee == "global":  # ε is for what was measured, however many files are made from it
+        return f"all tables and {privacy.datasets} synthetic file{'s' if privacy.datasets > 1 else ''}"
+    return f"{privacy.datasets} data sets"
