@@ -719,12 +719,12 @@ def test_a_file_without_permission(name, tmp_path):
 
 
 def linked_parquet(folder):
-    """Four hundred names for one file of ten million constant records."""
+    """Six thousand names for one file of ten million constant records: more than a terabyte as columns."""
     (folder / "survey").mkdir()
     first = folder / "survey" / "0.parquet"
     constants = {"salary": 9137313.77, "weight": 1.0, "region": "CANARYx7f3"}
     pl.select(pl.repeat(value, 10_000_000).alias(name) for name, value in constants.items()).write_parquet(first)
-    for number in range(1, 400):
+    for number in range(1, 6000):
         os.link(first, folder / "survey" / f"{number}.parquet")
     write(folder / "spec.toml", spec_text(data="'survey'"))
 
@@ -754,7 +754,7 @@ def spec_pipe(folder):
 BOMBS = {
     "gzip called csv": Hostile(csv_file(gzip_bomb), DATA),
     "gzip called csv.gz": Hostile(csv_file(gzip_bomb, name="survey.csv.gz"), "survey.csv.gz"),
-    "parquet of four billion records": Hostile(linked_parquet, "survey"),
+    "parquet of sixty billion records": Hostile(linked_parquet, "the hidden folder"),
     "parquet of one long text": Hostile(parquet_of_one_long_text, SALARY),
     "dta of a hundred million records": Hostile(statistical_file("dta", stata_of_many_records), "survey.dta"),
     "sav with an absurd width": Hostile(statistical_file("sav", spss_with_an_absurd_width), "survey.sav"),

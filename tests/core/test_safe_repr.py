@@ -18,6 +18,7 @@ from svysynth.estimation.tables import _one_pass
 from svysynth.mechanisms.pseudo_posterior.bias_correction import public_part
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.step_by_step import Calibrated
+from svysynth.models.records import make_records
 from svysynth.models.sufficient_statistics import linear_statistics
 
 HOLDS_DATA = re.compile(
@@ -107,7 +108,7 @@ def test_nothing_that_is_made_on_the_way_shows_a_value(survey):
 
 
 def test_a_fit_and_its_records_show_their_sizes(survey):
-    records = svysynth.models.base.make_records(survey)
+    records = make_records(survey)
     assert repr(records).startswith("Records(t: ndarray of 400, v: ndarray of 400, cell: ndarray of 400, x: ")
     assert repr(Streams.seeded(3)) == "Streams(entropy: int, fresh: bool)"
 

@@ -505,6 +505,20 @@ def test_a_public_column_may_have_any_name(tmp_path, name):
     assert found.rows(0, 3).frame[name].cast(pl.String).to_list() == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize("where", [None, "y > 0"])
+def test_a_disk_without_room_for_the_columns_is_told_before_they_are_written(tmp_path, monkeypatch, where):
+    pl.DataFrame({"y": [1.0] * 9, "w": [1.0] * 9, "g": ["a"] * 9}).write_parquet(tmp_path / "nine.parquet")
+    spec = SurveySpec(data=tmp_path / "nine.parquet", outcome="y", weight="w", public=("g",), where=where)
+    folder = tmp_path / "columns"
+    folder.mkdir()
+    monkeypatch.setattr(large.shutil, "disk_usage", lambda _: SimpleNamespace(free=9 * 20 - 1))
+    with pytest.raises(SurveyError, match="cannot hold the columns of the data"):
+        read_large(spec, folder, Local(parts=1))
+    assert list(folder.iterdir()) == []
+    monkeypatch.setattr(large.shutil, "disk_usage", lambda _: SimpleNamespace(free=9 * 20))
+    assert len(read_large(spec, folder, Local(parts=1))) == 9
+
+
 @pytest.mark.parametrize("kind", [pl.String, pl.Float64])
 @pytest.mark.parametrize("later", [[1, 2, 1, 7], [1, 2, 1]])
 def test_a_file_that_changes_between_the_two_reads_is_refused(tmp_path, monkeypatch, kind, later):

@@ -6,6 +6,7 @@ Parquet with very many rows is read twice: first what is public, to number the g
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -109,8 +110,19 @@ def _read_to(folder: Path, engine: Engine, spec: SurveySpec) -> Survey:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        remedy = "check the free space there: some 20 bytes for each record"
-        raise SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy) from None
+        raise _no_room() from None
+
+
+def _refuse_without_room(folder: Path, records: int, columns: int) -> None:
+    """Stop where a folder has no room for so many columns of numbers and the groups of the records."""
+    needed = records * (columns * np.dtype(np.float64).itemsize + np.dtype(np.int32).itemsize)
+    if needed > shutil.disk_usage(folder).free:
+        raise _no_room()
+
+
+def _no_room() -> SurveyError:
+    remedy = "check the free space there: some 20 bytes for each record"
+    return SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy)
 
 
 def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, ...] = ()) -> SurveyOnDisk:
@@ -120,6 +132,9 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     """
     file = open_data(spec.data)
     require_columns([*needed_columns(spec), *also], file.columns)
+    numbers_kept = (spec.outcome, spec.weight, *also)
+    if spec.where is None:  # before the first pass, where it is known how many records there will be
+        _refuse_without_room(folder, count_rows(file), len(numbers_kept))
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
     found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
     kept = [int(part[part.columns[-1]].sum()) for part in found]
@@ -127,7 +142,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     combinations = pl.concat(found).group_by(names).agg(pl.col(_free_name(names)).sum())
     require_records(combinations, "survey.where" if spec.where else "the data", "loosen the condition")
     groups, codes, other, group = _number_groups(combinations, file, spec)
-    columns = create_columns(folder, (spec.outcome, spec.weight, *also), sum(kept))
+    _refuse_without_room(folder, sum(kept), len(numbers_kept))
+    columns = create_columns(folder, numbers_kept, sum(kept))
     place = Stored.create(folder / "group", np.int32, sum(kept))
     numbered = combinations.select(names).with_columns(pl.Series(_free_name(names), group))
     write = _Numbers(file, spec, numbered, columns, place)

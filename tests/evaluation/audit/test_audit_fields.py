@@ -22,6 +22,7 @@ from svysynth.cli.main import main
 from svysynth.mechanisms.noisy_tables.mechanism import NoisyTables
 from svysynth.publishing import public_folder as publish
 from svysynth.publishing.report.terminal import INTERNAL
+from svysynth.survey import large_files
 
 VALUES = {"estimate", "se", "se_sampling", "se_privacy", "df", "lower", "upper", "cv", "reliability"}
 """Columns of a table that are made from synthetic or noisy numbers; all others must be the same."""
@@ -180,7 +181,7 @@ def note_of_the_data(monkeypatch):
 
 def categories_of_the_data(monkeypatch):
     """A public column is cut at the confidential median."""
-    read = pipeline.survey_from_file
+    read = large_files.survey_from_file
 
     def cut(spec):
         survey = read(spec)
@@ -190,7 +191,7 @@ def categories_of_the_data(monkeypatch):
         object.__setattr__(survey, "frame", survey.frame.with_columns(pl.Series("sex", labels, dtype=categories)))
         return survey
 
-    monkeypatch.setattr(pipeline, "survey_from_file", cut)
+    monkeypatch.setattr(large_files, "survey_from_file", cut)
 
 
 LEAKS = {

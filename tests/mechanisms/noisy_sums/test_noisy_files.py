@@ -35,6 +35,7 @@ from svysynth.privacy.ledger import open_budget
 from svysynth.privacy.manifest import Manifest
 from svysynth.publishing.verification import verify_release
 from svysynth.survey.files import write_frame
+from svysynth.survey.on_disk import SurveyOnDisk
 
 STREAMS = svysynth.Streams.seeded(5)
 WIDE = BoundsSpec(outcome=(1e2, 1e8), weight=(1.0, 1000.0))
@@ -220,7 +221,7 @@ def test_a_file_does_not_depend_on_parts_threads_and_disk(tmp_path, monkeypatch)
         parted = replace(make, engine=Local(threads=2, parts=3))
         assert parted.survey(4).frame.equals(expected)
         stored = replace(parted, scratch=tmp_path).survey(4)
-        assert stored.frame.height == 0
+        assert isinstance(stored, SurveyOnDisk)
         assert stored.rows(0, len(stored)).frame.equals(expected)
         frames = list(make.frames(4, [range(0, 320), range(320, 900)]))
         assert (
@@ -481,10 +482,10 @@ def test_more_tables_are_those_of_the_release_or_others(released, tmp_path):
     ],
 )
 def test_what_cannot_be_made_is_one_clear_error(released, tmp_path, arguments, words):
-    code, _, err = run("more", released.public, *arguments, "--out", tmp_path / "o")
+    code, _, err = run("more", released.public, *arguments, "--out", tmp_path / "o.csv")
     assert code == 1
     assert words in err
-    assert not (tmp_path / "o").exists()
+    assert not (tmp_path / "o.csv").exists()
 
 
 def test_more_refuses_what_has_no_more_to_give(released, tmp_path):
