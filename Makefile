@@ -43,7 +43,12 @@ test: lint wheel
 study: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[study]'
 	$(BIN)/python bench/real_files.py
-	$(BIN)/python -m pytest -n auto --run-study -m study
+	@failed=; \
+	for program in bench/study_of_*.py; do \
+	  echo "$(BIN)/python $$program"; $(BIN)/python $$program || failed="$$failed $$program"; \
+	done; \
+	$(BIN)/python -m pytest -n auto --run-study -m study || failed="$$failed pytest"; \
+	test -z "$$failed" || { echo "These studies failed:$$failed"; exit 1; }
 
 bench: $(READY)
 	$(BIN)/python bench/run.py
