@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from scipy import stats
 
+from study_of_audits import AUDITED, EPSILONS, SPEC, TIGHT, randomised_response, tight_bound
 from svysynth import pipeline
 from svysynth.cli.main import main
-from svysynth.core.spec import parse_spec
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit import neighbours as worlds
 from svysynth.evaluation.audit.attack import attack, lower_bounds
@@ -18,45 +18,12 @@ from svysynth.evaluation.audit.neighbours import RECORDS, audit_sampled, black_b
 from svysynth.mechanisms.noise import StudyNoise, contributions
 from svysynth.publishing import public_folder as publish
 
-EPSILONS = (0.5, 1.0, 2.0)
 SURE = 1 - 1e-6
 """Where the noise is the operating system's: a false alarm in a million runs."""
-SPEC = """
-[survey]
-data = "nowhere.csv"
-outcome = "income"
-weight = "weight"
-public = ["cell"]
-population_total = 1000
-
-[privacy]
-mechanism = "laplace"
-guarantee = "global"
-epsilon = 1.0
-bounds = { outcome = [100.0, 1000000.0], weight = [0.1, 200.0] }
-"""
-AUDITED = parse_spec(SPEC)
 GLOBAL = 'mechanism = "laplace"\nguarantee = "global"'
 
 
 # --- mechanisms of which ε is known ---
-
-
-def randomised_response(epsilon, runs, generator):
-    """A bit that is told truly with odds e^ε."""
-    lie = 1 / (1 + np.exp(epsilon))
-    return tuple((generator.random((runs, 1)) < share).astype(float) for share in (1 - lie, lie))
-
-
-def laplace_noise(epsilon, runs, generator):
-    return tuple(value + generator.laplace(0, 1 / epsilon, (runs, 1)) for value in (1.0, 0.0))
-
-
-TIGHT = {"randomised response": randomised_response, "Laplace noise": laplace_noise}
-
-
-def tight_bound(name, epsilon):
-    return attack(*TIGHT[name](epsilon, 100_000, np.random.default_rng(7)), ["the result"])
 
 
 @pytest.mark.parametrize("name", TIGHT)
