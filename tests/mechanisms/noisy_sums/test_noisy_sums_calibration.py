@@ -1,175 +1,37 @@
-"""Simulation-based calibration of the posterior that knows the noise (Talts and others 2018).
-
-Parameters come from the prior, the true sums from the parameters, the measurement from the true sums and Laplace noise,
-all by NumPy. If density, sampler and draws fit together, the rank of a true value among the draws is uniform. Noise is
-small in some simulations and far above the sampling error in others, so that it is mixed in some and taken as it is in
-others, as in releases.
-
-The priors are wide: in most files from FBP's, weights follow from outcomes nearly without a rest, as in no survey.
-Files are drawn anew where the measurement looks so. The posterior is given the measurement, and a choice by the
-measurement alone leaves the ranks uniform.
-"""
+"""Simulation-based calibration of the posterior that knows the noise: bench/study_of_noisy_sums_ranks.py."""
 
 import numpy as np
 import polars as pl
 import pytest
-from scipy import stats
 
+import study_of_noisy_sums_ranks
+from criteria import unmet
 from places import DOCS
-from svysynth.core.streams import Streams
-from svysynth.mechanisms.noisy_sums import misfit as priors
-from svysynth.mechanisms.noisy_sums import posterior
-from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, noise_is_mixed
-from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics
-from svysynth.models.fbp import FBP
-from svysynth.models.fbs import FBS
-from svysynth.models.sampler import draw_from
+from study_of_noisy_sums_ranks import DRAWS, SIMULATIONS, criteria, main, p_values, ranks, row_of
 
-SIZE = np.array([10.0, 160.0, 40.0, 80.0, 200.0, 60.0, 30.0, 90.0, 20.0, 120.0, 50.0, 70.0])
-CELLS = len(SIZE)
-X = np.column_stack([np.ones(CELLS), np.repeat(np.eye(4), 3, axis=0), np.tile(np.eye(3), (4, 1))])
-WIDTHS = np.array([0.5, 0.6])
-ROWS = 4
-MARGIN = np.repeat(np.eye(ROWS), 3, axis=1)
-"""Which cells are in which row of the weighted sums."""
-WIDTH_ERROR = 0.2
-MOST_CORRELATION = 0.9
-DRAWS = 199
-SIMULATIONS = 200
-FALSE_ALARM = 1e-4
-PRIORS = {"fbs": FBS(), "fbp": FBP()}
-NAMES = ("outcome_mean", "weight_mean", "spread", "outcome_misfit", "weight_misfit")
+UNIFORM = np.tile(np.arange(0, DRAWS + 1, 2), 2)[:, np.newaxis] * np.ones((1, 51), int)
+"""Ranks of 200 simulations, of 51 quantities."""
 
 
-def draw_covariance(prior, generator):
-    """Of t and v, in scales."""
-    if prior == "fbs":
-        spread = np.abs(stats.t(3, scale=10).rvs(2, random_state=generator)) / WIDTHS
-        correlation = 2 * generator.beta(6, 6) - 1
-    else:
-        sigma_y, sigma_pi = np.abs(stats.cauchy.rvs(size=2, random_state=generator))
-        kappa = 10 * generator.normal()
-        whole = np.hypot(sigma_pi, kappa * sigma_y)
-        spread, correlation = np.array([sigma_y, whole]) / WIDTHS, -kappa * sigma_y / whole
-    return np.outer(spread, spread) * np.array([[1, correlation], [correlation, 1]])
+def test_a_file_of_each_model_is_written_and_judged(tmp_path, monkeypatch):
+    monkeypatch.setattr(study_of_noisy_sums_ranks, "ranks", lambda prior, *_: (UNIFORM, 150, len(prior)))
+    assert main(["--simulations", "200", "--out", str(tmp_path)]) == 0
+    for prior in ("fbs", "fbp"):
+        written = pl.read_csv(tmp_path / f"calibration/noisy-sums-{prior}.csv")
+        assert written.rows() == [(prior, 200, 150, 3, 51, 1.0, 1.0)]
+        assert written.columns == pl.read_csv(DOCS / f"calibration/noisy-sums-{prior}.csv").columns
 
 
-def simulate(prior, generator):
-    """The true values and a measurement that could be a survey's."""
-    while True:
-        true, statistics = draw_file(prior, generator)
-        if looks_like_a_survey(statistics):
-            return true, statistics
+def test_ranks_that_are_not_uniform_and_noise_that_is_never_mixed_are_told():
+    upper = np.where(np.arange(51) == 7, (UNIFORM + DRAWS) // 2, UNIFORM)
+    assert unmet(criteria(row_of("fbs", UNIFORM, 150, 0))) == []
+    assert "FBS: ranks are not uniform" in unmet(criteria(row_of("fbs", upper, 150, 0)))[0]
+    assert "FBP: noise is mixed in 190 of 200" in unmet(criteria(row_of("fbp", UNIFORM, 190, 0)))[0]
 
 
-def looks_like_a_survey(statistics):
-    """By the noisy sums alone: within cells outcome and weight have a spread, and go together by less than 0.9."""
-    sums = statistics.sums[0]
-    between = (sums.T / SIZE) @ sums - 2 * statistics.noise[0] ** 2 * (1 / SIZE).sum() * np.eye(2)
-    first, both, second = statistics.squares - between[[0, 0, 1], [0, 1, 1]]
-    return first > 0 and second > 0 and abs(both) < MOST_CORRELATION * np.sqrt(first * second)
-
-
-def draw_file(prior, generator):
-    """The true values and the measurement. What the histograms say of the total spread is part of the prior."""
-    freedom = int(SIZE.sum()) - len(SIZE)
-    while True:
-        covariance = draw_covariance(prior, generator)
-        beta = generator.normal(size=(X.shape[1], 2))
-        tau = np.exp(np.log(posterior.DEVIATION) + posterior.DECADE * generator.normal(size=2))
-        center = X @ beta + tau * generator.normal(size=(CELLS, 2))
-        if not np.all(np.isfinite(covariance)) or np.max(np.diag(covariance)) > 100:
-            continue  # never accepted below
-        root = np.linalg.cholesky(covariance + 1e-12 * np.eye(2))
-        sums = SIZE[:, None] * center + np.sqrt(SIZE)[:, None] * (generator.normal(size=(CELLS, 2)) @ root.T)
-        records = generator.normal(size=(freedom, 2)) @ root.T
-        scatter = records.T @ records
-        squares = scatter + (sums.T / SIZE) @ sums
-        n = SIZE.sum()
-        log_variance = np.log(np.diag(squares) / n - (sums.sum(axis=0) / n) ** 2)
-        if generator.random() < np.exp(-((log_variance / 2) ** 2).sum() / (2 * WIDTH_ERROR**2)):
-            break
-    own = priors.UNSURE * generator.normal(size=2) + priors.TAILS * generator.normal(size=(ROWS, 2))
-    learned = priors.MISFIT * np.exp(own)
-    chance = np.array([np.prod(WIDTHS**2), WIDTHS[1] ** 4 / 2]) * (1 / (MARGIN @ SIZE) - 1 / n)[:, None]
-    lasting = MARGIN.T @ (learned * generator.normal(size=(ROWS, 2)))
-    lasting[:, 0] += priors.COMMON * generator.normal()
-    misfit = lasting + MARGIN.T @ (np.sqrt(chance) * generator.normal(size=(ROWS, 2)))
-    kappa = np.exp(np.hypot(priors.SUM_OF_WEIGHTS, np.sqrt(np.expm1(WIDTHS[1] ** 2) / n)) * generator.normal())
-    means, within = sums / SIZE[:, None], scatter / freedom
-    weight = SIZE * np.exp(WIDTHS[1] * means[:, 1] + misfit[:, 1])
-    weight *= kappa * n / weight.sum()
-    level = WIDTHS[0] ** 2 * (within[0, 0] - 1) / 2 + WIDTHS[0] * WIDTHS[1] * within[0, 1]
-    excess = np.expm1(WIDTHS[0] * means[:, 0] + level + misfit[:, 0])
-    weighted = MARGIN @ np.column_stack([weight * excess, weight - SIZE])
-    noise = np.exp(generator.uniform(np.log([1.0, 10.0, 1.5]), np.log([40.0, 60.0, 6.0])))
-    noise[1:] *= noise[0]  # as plans have it
-    three = squares[[0, 0, 1], [0, 1, 1]]
-    statistics = NoisyStatistics(
-        size=SIZE,
-        x=X,
-        spread=np.ones(X.shape[1]),
-        widths=WIDTHS,
-        members=(np.eye(CELLS),),
-        sums=(sums + generator.laplace(0, noise[0], (CELLS, 2)),),
-        noise=(noise[0],),
-        squares=three + generator.laplace(0, noise[1], 3),
-        squares_noise=noise[1],
-        weighted_members=MARGIN,
-        weighted=weighted + generator.laplace(0, noise[2], (ROWS, 2)),
-        weighted_noise=noise[2],
-        width_error=WIDTH_ERROR,
-    )
-    spread = np.sqrt(np.diag(within))
-    true = {
-        "outcome_mean": means[:, 0],
-        "weight_mean": means[:, 1],
-        "spread": np.array([*spread, within[0, 1] / spread.prod()]),
-        "outcome_misfit": lasting[:, 0],
-        "weight_misfit": lasting[:, 1],
-    }
-    return true, statistics
-
-
-def ranks(prior, simulations, seed, believed=1.0):
-    """Simulation × quantity: draws below the true value; how often noise was mixed; how many fits did not pass.
-
-    Fits are run on until they pass, as a release's, which is made of what could not pass too and says so.
-    """
-    found, mixed, failed = [], 0, 0
-    for number in range(simulations):
-        true, simulated = simulate(prior, np.random.default_rng([seed, number]))
-        statistics = NoisyStatistics(*map(as_arrays, simulated))
-        statistics = statistics._replace(noise=tuple(believed * noise for noise in statistics.noise))
-        model = NoisyModel(PRIORS[prior], True, "log", noise_is_mixed(statistics))
-        drawn, verdict = draw_from(model, statistics, Streams.seeded(number), 995, "x")
-        mixed, failed = mixed + model.mixed, failed + (not verdict.passed)
-        thinned = {name: np.asarray(drawn[name])[::5][:DRAWS] for name in NAMES}
-        found.append(np.concatenate([(thinned[name] < true[name]).sum(axis=0) for name in NAMES]))
-    return np.array(found), mixed, failed
-
-
-def as_arrays(value):
-    return tuple(map(np.asarray, value)) if isinstance(value, tuple) else np.asarray(value, float)
-
-
-def p_values(found):
-    """Of each quantity: ranks in ten bins against equal chances."""
-    bins = found * 10 // (DRAWS + 1)
-    return np.array([stats.chisquare(np.bincount(column, minlength=10)).pvalue for column in bins.T])
-
-
-@pytest.mark.study
 @pytest.mark.parametrize("prior", ["fbs", "fbp"])
-def test_ranks_are_uniform_with_the_noise_included(prior):
-    found, mixed, failed = ranks(prior, SIMULATIONS, 5)
-    values = p_values(found)
-    rows = {"model": prior, "simulations": SIMULATIONS, "noise_mixed": mixed, "not_passed": failed}
-    numbers = {"quantities": len(values), "smallest_p": values.min(), "largest_p": values.max()}
-    (DOCS / "calibration").mkdir(exist_ok=True)
-    pl.DataFrame([rows | numbers]).write_csv(DOCS / "calibration" / f"noisy-sums-{prior}.csv")
-    assert SIMULATIONS // 10 < mixed < 9 * SIMULATIONS // 10  # both ways are tried
-    assert values.min() > FALSE_ALARM / len(values)
+def test_the_committed_ranks_meet_the_criteria(prior):
+    assert unmet(criteria(pl.read_csv(DOCS / f"calibration/noisy-sums-{prior}.csv").row(0, named=True))) == []
 
 
 @pytest.mark.study
