@@ -245,7 +245,8 @@ def test_public_writers_see_a_release_and_nothing_confidential():
 
 
 def test_public_writers_are_called_by_the_pipeline_alone():
-    assert users("svysynth.publishing.public_folder.publish") == {"pipeline.py"}
+    assert users("svysynth.publishing.release_folder.write_release") == {"pipeline.py"}
+    assert users("svysynth.publishing.public_folder.publish") == {"publishing/release_folder.py"}
     assert users("svysynth.publishing.report.public.public_page") == {"publishing/public_folder.py"}
     assert users("svysynth.publishing.public_folder.make_manifest") == set()
 

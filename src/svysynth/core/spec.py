@@ -66,7 +66,7 @@ class SurveySpec(Section):
     other: dict[Name, Name] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _roles_do_notclash(self) -> Self:
+    def _roles_do_not_clash(self) -> Self:
         no_repeats(self.public, "public")
         for column in self.public:
             if column in TIDY_COLUMNS:
@@ -298,7 +298,7 @@ class Spec(Section):
     tables: Annotated[tuple[TableSpec, ...], Field(max_length=MOST_TABLES, strict=False)] = ()
 
     @model_validator(mode="after")
-    def _synthetic_columns_do_notclash(self) -> Self:
+    def _synthetic_columns_do_not_clash(self) -> Self:
         survey = self.survey
         if self.privacy is not None and self.privacy.microdata:
             for column in (survey.outcome, *survey.public, survey.strata):

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from svysynth import pipeline
 from svysynth.cli.main import main
 from svysynth.core.spec import parse_spec
 from svysynth.core.streams import Streams
@@ -17,6 +16,7 @@ from svysynth.evaluation.audit.attack import attack, lower_bounds
 from svysynth.evaluation.audit.neighbours import RECORDS, audit_sampled, black_box, make_worlds, white_box
 from svysynth.mechanisms.noise import StudyNoise, contributions
 from svysynth.publishing import public_folder as publish
+from svysynth.publishing import release_folder
 
 EPSILONS = (0.5, 1.0, 2.0)
 SURE = 1 - 1e-6
@@ -109,7 +109,7 @@ def quick(monkeypatch):
     And less noise drawn for the white-box attack on tables.
     """
     monkeypatch.setattr(worlds, "NOISY", 4000)
-    monkeypatch.setattr(pipeline, "write_internal", lambda *_, **__: None)
+    monkeypatch.setattr(release_folder, "write_internal", lambda *_, **__: None)
     monkeypatch.setattr(publish, "public_page", lambda *_, **__: "")
 
 

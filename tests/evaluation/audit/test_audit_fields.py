@@ -17,10 +17,10 @@ import pytest
 
 from neighbours import ANSWERS, MECHANISMS, make_house
 from repeatable import repeat
-from svysynth import pipeline
 from svysynth.cli.main import main
 from svysynth.mechanisms.noisy_tables.mechanism import NoisyTables
 from svysynth.publishing import public_folder as publish
+from svysynth.publishing import release_folder
 from svysynth.publishing.report.terminal import INTERNAL
 from svysynth.survey import large_files
 
@@ -202,7 +202,7 @@ LEAKS = {
 
 @pytest.mark.parametrize("bug", LEAKS)
 def test_a_leak_into_a_public_field_is_caught(bug, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(pipeline, "write_internal", lambda *_, **__: None)
+    monkeypatch.setattr(release_folder, "write_internal", lambda *_, **__: None)
     monkeypatch.setattr(publish, "public_page", lambda *_, **__: "")
     LEAKS[bug](monkeypatch)
     assert "manifest.json" in differences(tmp_path, "laplace", capsys)

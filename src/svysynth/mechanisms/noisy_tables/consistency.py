@@ -46,9 +46,8 @@ class Consistent:
     values: Floats
     """`rows @ cells`; without noise the measured values themselves, where they add up already."""
     variance: Floats
-    """Noise variance of each row after least squares and before the bounds step, or an upper bound to it."""
-    variance_is_exact: bool
-    """False for a hierarchy too large for the dense solution: `variance` is then that of the raw measurement."""
+    """Noise variance of each row after least squares and before the bounds step; in a hierarchy too large for the
+    dense solution that of the raw measurement, which is an upper bound to it."""
 
 
 def hierarchy(levels: Sequence[Integers], count: int | None = None) -> Any:
@@ -94,7 +93,7 @@ def consistent(
     system = system.toarray() if is_dense else system
     cells = _within_bounds(system, precision * value, low, high)
     kept = _leverage(system) if is_dense else np.ones(len(value))
-    return Consistent(cells, rows @ cells, variance * kept, is_dense)
+    return Consistent(cells, rows @ cells, variance * kept)
 
 
 def _without_noise(rows: Any, value: Floats, lower: Floats | None, upper: Floats | None) -> Consistent:
@@ -102,11 +101,11 @@ def _without_noise(rows: Any, value: Floats, lower: Floats | None, upper: Floats
     nothing = np.zeros(len(value))
     fitted = consistent(rows, value, np.ones(len(value)), lower, upper)
     if np.abs(fitted.values - value).max(initial=0) > SAME * np.abs(value).max(initial=0):
-        return Consistent(fitted.cells, fitted.values, nothing, variance_is_exact=True)
+        return Consistent(fitted.cells, fitted.values, nothing)
     cells = fitted.cells.copy()
     inner = np.diff(rows.indptr) == 1
     cells[rows.indices[rows.indptr[:-1][inner]]] = value[inner]
-    return Consistent(cells, value.copy(), nothing, variance_is_exact=True)
+    return Consistent(cells, value.copy(), nothing)
 
 
 def _within_bounds(system: Any, target: Floats, low: Floats, high: Floats) -> Floats:
