@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Promise = Literal["asymptotic", "global", "none"]
+Accounting = Literal["differential privacy", "asymptotic"]
+"""The kind of ε that a promise is charged in (`privacy/accounting.py`)."""
 
 
 class ListedModel(NamedTuple):

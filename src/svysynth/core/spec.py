@@ -15,12 +15,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.core.formula import parse_formula
-from svysynth.core.registry import Promise, find_member, mechanism_names, promises_of
+from svysynth.core.registry import Accounting, Promise, find_member, mechanism_names, promises_of
 from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 from svysynth.core.transforms import Transform
 
 Statistic = Literal["count", "mean", "total", "proportion"]
-Accounting = Literal["differential privacy", "asymptotic"]
 Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import Accounting
+from svysynth.core.registry import Accounting
 from svysynth.privacy.accounting import ACCOUNTINGS, epsilon_text
 from svysynth.privacy.ledger_entries import Entry, split
 

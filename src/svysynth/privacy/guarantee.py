@@ -13,7 +13,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import Accounting, Protected
+from svysynth.core.registry import Accounting
+from svysynth.core.spec import Protected
 
 Kind = Literal["asymptotic", "global", "none"]
 NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"
