@@ -16,6 +16,12 @@ from svysynth.models.sampler import fit
 pytestmark = pytest.mark.study
 
 PAGE = DOCS / "studies.md"
+INTRODUCTION = """# Studies
+
+Written by `make study`. FBS is the fully Bayes model of the observed sample, FBP the fully Bayes model of the
+population and the sampling. Δ is the largest bound of a record after weighting (before weighting, where it is called
+unweighted), m is the number of synthetic data sets, and ε = 2·Δ·m is the privacy loss (smaller is safer).
+"""
 MODELS = {"FBS": FBS(), "FBP": FBP()}
 PUBLISHED = {"FBS": 8.89, "FBP": 9.92}
 MEDIANS = {"FBS": (8.0, 9.5), "FBP": (8.7, 10.5)}
@@ -31,7 +37,7 @@ def samples(count):
 
 def write_section(title, lines):
     """Replace one section of the page, and keep the others."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Studies\n\nWritten by `make study`.\n"
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else INTRODUCTION
     sections = {part.split("\n", 1)[0]: part for part in text.split("\n## ")[1:]}
     sections[title] = "\n".join([title, "", *lines, ""])
     head = text.split("\n## ")[0]
@@ -51,7 +57,9 @@ def test_unweighted_bounds_are_the_papers():
         results[name] = np.quantile(largest, [0.1, 0.25, 0.5, 0.75, 0.9])
         figures = " | ".join(f"{value:.2f}" for value in results[name])
         lines.append(f"| {name} | {SAMPLES} | {figures} | {PUBLISHED[name]} |")
-    write_section("Unweighted Δ", [*lines, "", f"{POPULATIONS} simulated populations, n = 1000, 1000 draws."])
+    size = f"{POPULATIONS} simulated populations, n = 1000, 1000 draws."
+    note = "Percentages are quantiles over the samples; the last column has the paper's figure."
+    write_section("Unweighted Δ", [*lines, "", size, "", note])
     for name, (low, _, median, _, high) in results.items():
         assert MEDIANS[name][0] <= median <= MEDIANS[name][1]
         assert low <= PUBLISHED[name] <= high
@@ -59,7 +67,10 @@ def test_unweighted_bounds_are_the_papers():
 
 def test_calibration_is_private_close_and_quick():
     """50 samples at two targets: always on the private side, within 2%, at most 8 refits, no failed diagnostics."""
-    lines = ["| model | target Δ | samples | furthest below | refits: mean | most |", "|---|---:|---:|---:|---:|---:|"]
+    lines = [
+        "| model | target Δ | samples | furthest below the target | refits: mean | refits: most |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     failures = []
     records = samples(50)
     for name, model in MODELS.items():
@@ -73,7 +84,6 @@ def test_calibration_is_private_close_and_quick():
             lines.append(f"| {name} | {target} | 50 | {short:.2%} | {np.mean(refits):.2f} | {max(refits)} |")
             if short > TOLERANCE or max(refits) > 8 or any(one.largest_bound > target for one in found):
                 failures.append((name, target, short, max(refits)))
-    write_section(
-        "Calibration", [*lines, "", "ε = 2·Δ·3. A fit that fails its diagnostics would have stopped the study."]
-    )
+    note = "m = 3, so that ε = 2·Δ·3. A fit that failed its diagnostics would have stopped the study."
+    write_section("Calibration", [*lines, "", note])
     assert not failures
