@@ -34,9 +34,11 @@ populations. It is made by `python bench/noisy_sums_page.py` from bench/results/
 the population and the sampling. Samples are stratified PPS samples. Each sample is protected once, and tables are by
 field and gender (or by region and gender, or by school type and award).
 
-ε is the privacy loss (smaller is safer) for blanked answers; for a changed answer it is twice as large. Each entry of
-the tables has five numbers: counts of fields, counts of inner cells; means of fields, means of inner cells, mean of the
-whole file. Lengths and RMSE are ratios to the sample's own. **Bold**: coverage outside 0.93 to 0.985, or standard error
+ε is the privacy loss (smaller is safer) for blanked answers; for a changed answer it is twice as large. Noise on the
+tables has only one ε, for blanked and for changed answers alike: it was run with twice the ε shown.
+
+Each entry of the tables has five numbers: counts of fields, counts of inner cells; means of fields, means of inner
+cells, mean of the whole file. Lengths and RMSE are ratios to the sample's own. **Bold**: coverage outside 0.93 to 0.985, or standard error
 over RMSE outside 0.95 to 1.35. R is the number of samples. With R samples the coverage of one figure, such as the mean
 of the whole file, has a standard error of up to 0.22/√R; that of a class of cells is smaller. *Fit* is the share of
 releases in which the private check of the model's shape had no objection.
@@ -68,12 +70,13 @@ def main():
 
 
 def diagnostics():
-    """How many fits with the release's own settings passed their diagnostics."""
+    """A table in Markdown: how many fits with the settings of a release passed their diagnostics."""
     found = (
         pl.read_csv(DIAGNOSTICS).filter(pl.col("method").is_in(["fbs", "fbp"])).unique(["records", "method", "epsilon"])
     )
     values = sorted(found["epsilon"].unique())
-    text = "\n## Diagnostics with the settings of a release\n\nNumber of fits on the paper's simulation that passed their diagnostics.\n\n"
+    text = "\n## Diagnostics with the settings of a release\n\n"
+    text += "Number of fits on the paper's simulation that passed their diagnostics.\n\n"
     heads = " | ".join(f"ε = {value:g}" for value in values)
     text += f"| n | model | {heads} |\n|---|---{'|---' * len(values)}|\n"
     for (records, method), rows in found.sort("records", "method", descending=[False, True]).group_by(
