@@ -28,7 +28,7 @@ Protected = Literal["answers", "record"]
 Scales = Literal["histograms", "standin"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 StandardErrors = Literal["full", "paper"]
-"""For tables from synthetic files: from the unsmoothed weights, or from the smoothed weights as in the paper."""
+"""How standard errors come from synthetic files: from unsmoothed weights, or from smoothed ones as in the paper."""
 
 LARGEST_SPEC_BYTES = 1_000_000
 MOST_BY_COLUMNS = 8

@@ -18,7 +18,7 @@ TO_BE_CHOSEN = {
     "privacy.guarantee": "'global' is differential privacy, for every data set; 'asymptotic' is the paper's "
     "guarantee, for fbs and fbp, and is not differential privacy",
 }
-"""Settings without a default, because the user has to take responsibility for them, and the choices that there are."""
+"""Settings without a default, because the user has to take responsibility for them, and what can be chosen."""
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e60, allow_inf_nan=False)]
 Magnitude = Annotated[float, Field(gt=-1e60, lt=1e60, allow_inf_nan=False)]

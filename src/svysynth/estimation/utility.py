@@ -39,7 +39,7 @@ def standard_distance(estimate: Floats, other: Floats, se: Floats) -> Floats:
 
 
 def has_error(estimate: Floats, se: Floats) -> Booleans:
-    """Whether a standard error is more than rounding error: a count that the design fixes has no standard error."""
+    """Whether a standard error is more than rounding error: a count that the design fixes has none."""
     return np.asarray(se > NO_ERROR * np.abs(estimate))
 
 

@@ -93,7 +93,8 @@ def design_matrix(
 ) -> tuple[Floats, tuple[str, ...]]:
     """The design matrix of a formula and the names of its columns.
 
-    formulaic sees columns and levels by number, as `c0` and `l0`, because a name may be any text."""
+    formulaic sees columns and levels by number, as `c0` and `l0`, because a name may be any text.
+    """
     import formulaic
     import pandas as pd
 

@@ -75,7 +75,7 @@ def synthesize_draws(
     """A synthetic survey from each draw, its numbers rounded to significant digits where their number is given.
 
     Only the design matrix of the records and the groups of the survey are used: neither the order of the records nor
-    any of their values.
+    any of their confidential values.
     """
     if survey.population_total is None and not survey.weight_public:
         remedy = "declare the published figure that released weights are scaled to"

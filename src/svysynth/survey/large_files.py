@@ -143,7 +143,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
 @outlined
 @dataclass(frozen=True)
 class _Combinations:
-    """The combinations of public values in some rows of a file, as stored there; the last column counts records."""
+    """The combinations of public values in some rows, as stored in the file; the last column counts the records."""
 
     file: DataFile
     spec: SurveySpec
@@ -187,8 +187,9 @@ class _Numbers:
 def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers | None:
     """The group of every record, looked up by a hash of its public values that differs between all groups.
 
-    Every record is in one of the groups, so such a hash cannot confuse two groups; None if a record is in no group.
-    If no such hash is found, or if values can be equal without being identical, as 0.0 and −0.0, groups are joined.
+    All records belong to the groups unless the file has changed, so such a hash cannot confuse two groups; the result
+    is None if a record turns out to be in no group. If no such hash is found, or if values can be equal without being
+    identical, as 0.0 and −0.0, groups are joined.
     """
     *names, number = groups.columns
     shift = np.uint64(64 - min(2 * groups.height.bit_length() + 2, MOST_BITS))
