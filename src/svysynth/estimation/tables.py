@@ -36,7 +36,7 @@ MOST_ROWS_OF_PROPORTIONS = 10_000
 MOST_CELLS = 2**40
 
 RELIABILITY = ("reliable", "caution", "unreliable")
-"""What a coefficient of variation says of an estimate: below, between and above the spec's two thresholds."""
+"""The grades of an estimate: its coefficient of variation is below, between or above the spec's two thresholds."""
 
 
 def tabulate(

@@ -55,7 +55,7 @@ def _spline(cubics: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def identity_cubics(size: int) -> jax.Array:
-    """q(u) = u for so many parameters."""
+    """q(u) = u for that many parameters."""
     line = jnp.stack([jnp.zeros(INTERVALS), jnp.zeros(INTERVALS), jnp.ones(INTERVALS), jnp.asarray(KNOTS[:-1])], axis=1)
     return jnp.broadcast_to(line, (size, INTERVALS, 4))
 

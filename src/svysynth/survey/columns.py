@@ -86,7 +86,7 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
 
 
 def _number_text(series: pl.Series, file: DataFile) -> pl.Series:
-    """The text of numbers, trimmed; text that is too long to be a number becomes text that is not a number."""
+    """The text of numbers, trimmed; text that is too long is replaced, so that it does not count as a number."""
     series = series.set(series.str.len_bytes() > LONGEST_NUMBER, "too long")
     text = series.str.strip_chars()
     if file.decimal_comma:

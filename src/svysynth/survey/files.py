@@ -42,7 +42,7 @@ def open_data(path: str | Path) -> DataFile:
     kind = _kind(path)
     format_ = "parquet" if kind == "folder" else FORMATS.get(path.suffix.lower())
     if format_ is None:
-        raise file_error(path, "has a file extension that does not tell its format", f"use {READABLE}")
+        raise file_error(path, "has no file extension that tells its format", f"use {READABLE}")
     if kind == "missing":
         raise file_error(path, "cannot be found", "check survey.data; a relative path starts at the spec's folder")
     if kind == "special":
@@ -86,7 +86,7 @@ def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str
     path = Path(path)
     format_ = FORMATS.get(path.suffix.lower())
     if format_ not in ("csv", "parquet", "stata", "spss"):
-        raise file_error(path, "has a file extension that cannot be written", "use csv, parquet, dta or sav")
+        raise file_error(path, "has no file extension that can be written", "use csv, parquet, dta or sav")
     with appearing(path) as target:
         match format_:
             case "csv":

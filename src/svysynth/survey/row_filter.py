@@ -130,7 +130,7 @@ def keep_rows(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.Dat
 
 
 def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series | None:
-    """What the condition says of every record; None where it cannot be computed."""
+    """The condition's value for every record; None if it cannot be computed."""
     try:
         with quiet():
             return frame.select(condition.alias("keep"))["keep"]
