@@ -86,7 +86,7 @@ def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str
     path = Path(path)
     format_ = FORMATS.get(path.suffix.lower())
     if format_ not in ("csv", "parquet", "stata", "spss"):
-        raise file_error(path, "has no file extension that can be written", "use csv, parquet, dta or sav")
+        raise file_error(path, "cannot be written with this file extension", "use csv, parquet, dta or sav")
     with appearing(path) as target:
         match format_:
             case "csv":
