@@ -335,12 +335,12 @@ def test_what_the_spec_has_to_say_is_asked_of_it_before_the_data_are_read(old, n
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('guarantee = "global"', 'guarantee = "asymptotic"', "'privacy.protect' can be 'record' for fbs and fbp"),
-        ('mechanism = "fbs"', 'mechanism = "laplace"', "'privacy.protect' can be 'record' for fbs and fbp"),
+        ('guarantee = "global"', 'guarantee = "asymptotic"', "'privacy.protect' can be 'record' only for fbs and fbp"),
+        ('mechanism = "fbs"', 'mechanism = "laplace"', "'privacy.protect' can be 'record' only for fbs and fbp"),
         ("[survey.levels]", "[survey.levels]\nage = ['1']", "neither one of the public columns nor the strata"),
         ("[privacy]", "[survey.other]\nsex = 'x'\n[privacy]", "'other.sex' is not one of the levels"),
         ("[privacy]", "[survey.labels.sex]\nf = 'female'\n[privacy]", "both list the levels"),
-        ('"f", "m"', '"f", "f"', "a name stands there twice"),
+        ('"f", "m"', '"f", "f"', "a name is listed twice"),
         ("[survey.levels]", "missing = ['f']\n[survey.levels]", "that 'missing' lists too"),
     ],
 )
