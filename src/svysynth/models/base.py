@@ -148,7 +148,7 @@ class Model(Density, Protocol):
         """Outcome t*, log weight v* and smoothed log weight for each row of x, from one draw."""
 
 
-class ListedModel(Model, Protocol):
+class NamedModel(Model, Protocol):
     """A model that a spec can name (`core/registry.py`)."""
 
     @classmethod
@@ -162,7 +162,7 @@ def make_model(name: str, settings: ModelSpec, weight_public: bool = False) -> M
 
 
 @cache
-def _load(home: str) -> type[ListedModel]:
+def _load(home: str) -> type[NamedModel]:
     module, _, name = home.rpartition(".")
-    found: type[ListedModel] = getattr(import_module(module), name)
+    found: type[NamedModel] = getattr(import_module(module), name)
     return found

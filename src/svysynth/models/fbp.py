@@ -2,7 +2,7 @@
 
 With p = −v = log π: t ~ N(xβ, σ_y²), p | t ~ N(κ_y t + xκ_x, σ_π²), and the sample's density divides by E[π | x]:
 
-    llᵢ = log N(pᵢ | κ_y tᵢ + xᵢκ_x, σ_π) + log N(tᵢ | xᵢβ, σ_y) − (xᵢκ_x + σ_π²/2 + κ_y xᵢβ + κ_y²σ_y²/2).
+    llᵢ = log N(pᵢ | κ_y tᵢ + xᵢκ_x, σ_π²) + log N(tᵢ | xᵢβ, σ_y²) − (xᵢκ_x + σ_π²/2 + κ_y xᵢβ + κ_y²σ_y²/2).
 
 β, κ ~ N(0, 100), σ_y, σ_π ~ half-Cauchy(0, 1). Given (κ_y, σ_y, σ_π) both β and κ_x are Gaussian, and their prior
 and the Gram matrix have common eigenvectors: they are integrated out, and the sampler moves in three dimensions.

@@ -226,7 +226,6 @@ def _scale(blocks: Sequence[tuple[float, float]], total: float) -> tuple[float, 
 
 
 @outlined
-@outlined
 @dataclass(frozen=True)
 class _ScaledWeights:
     """Smoothed and unsmoothed weights from their logarithms, scaled to the population total."""
