@@ -46,8 +46,8 @@ from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_f
 
 MOST_IN_MEMORY = 2_000_000
 """The most records of a survey that is read as a whole."""
-BLOCKS_A_READ = 20
-"""How many blocks are read from Parquet at a time: about 1.3 million records."""
+BLOCKS_A_READ = 10
+"""How many blocks are read from Parquet at a time: about 650,000 records."""
 READS_A_CORE = 2
 """How many such pieces each core has at a time, because polars waits for memory and files."""
 MOST_BITS = 22
