@@ -56,7 +56,8 @@ def refuse(findings: Sequence[Finding]) -> None:
     stopping = [finding for finding in findings if finding.stops]
     if stopping:
         first = stopping[0]
-        more = f" ({len(stopping) - 1} more that stop: `svysynth check` lists them)" if stopping[1:] else ""
+        others = len(stopping) - 1
+        more = f" ({others} further reason{'s' * (others > 1)} to stop: see `svysynth check`)" if others else ""
         raise SurveyError("data", first.place, first.reason + more, first.instead)
 
 
