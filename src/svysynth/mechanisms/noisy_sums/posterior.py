@@ -191,7 +191,7 @@ class NoisyModel(NoisyDensity):
         return _Spread(spread[:2], jnp.exp(log_h) * sine / size, cosine / size, log_h - 2 * jnp.log(size))
 
     def _log_narrowing(self, log_scale: Array, statistics: NoisyStatistics) -> Array:
-        """log h."""
+        """log h, the log of the factor in `_spread`."""
         apart = log_scale[1] - log_scale[0] + jnp.log(statistics.widths[1] / statistics.widths[0])
         return self.prior.log_narrowing(apart)
 

@@ -202,7 +202,7 @@ def read_draws(content: bytes, cells: int) -> CellDraws:
 
 
 def weights_parquet(weights: PublicWeights) -> bytes:
-    """A row for each weight that occurs in a group, with the group as measurement.json numbers them, from 0."""
+    """A row for each weight that occurs in a group, with the number of the group in measurement.json, from 0."""
     content = io.BytesIO()
     columns = {"group": weights.group, "weight": weights.value, "count": weights.count}
     pl.DataFrame(columns).write_parquet(content)

@@ -60,7 +60,7 @@ class Scale:
     width: float
 
     def of(self, values: Floats) -> Floats:
-        """Values in scales from the centre."""
+        """The values, in scales from the centre."""
         found = values - self.centre
         found /= self.width
         return found

@@ -153,4 +153,4 @@ class NoiseEvidence:
         return [Section.of_facts("noise", "Noise", NOISE, rows)]
 
     def write(self, folder: Path) -> None:
-        """No files of its own."""
+        """Write nothing: the report has everything."""

@@ -23,8 +23,9 @@ def statement(epsilon: float, bounds: BoundsSpec, uses: Sequence[Use]) -> str:
         "public columns, the strata and the number of records in every cell are public and the same in both.",
         f"First, outcomes were clamped to {low:g} … {high:g} and weights to {least:g} … {most:g}. In the following, w "
         f"is the weight and d is the outcome minus {(low + high) / 2:g}.",
-        "Discrete Laplace noise was added to the following sums. A line holds for all rows of a table or margin, which "
-        "is named by its columns:",
+        "Discrete Laplace noise with the stated scale was added to the following sums. Each line holds for all rows of "
+        "a table or margin, which is named by its columns. Sums marked 'points' are for the estimates, sums marked "
+        "'variances' for their sampling variances:",
     ]
     for use in uses:
         size, half = unit[use.group]
@@ -33,9 +34,9 @@ def statement(epsilon: float, bounds: BoundsSpec, uses: Sequence[Use]) -> str:
         cost = "no limit" if use.epsilon is None else f"ε = {float(use.epsilon):.6g}"
         lines.append(f"- {use.name}, rows: {use.rows:,}, {cost}; {sums}")
     lines.append(
-        "The ε of these lines add up to the total ε. Which tables and margins were measured, and the shares of ε for "
-        "point estimates and for variances, was chosen only from the bounds, ε and the numbers of records and rows, so "
-        "that noise is small compared with the sampling error."
+        "The ε of these lines add up to the total ε. The measured tables and margins, and the shares of ε for points "
+        "and for variances, were chosen only from the requested tables, the bounds, ε and the numbers of records and "
+        "rows, so that noise is small compared with the sampling error."
     )
     return "\n".join(lines)
 

@@ -7,11 +7,11 @@ import numpy as np
 from svysynth.core.grouping import Floats
 
 REWEIGHTING = 0.95
-"""k of the scheme `reweighted`."""
+"""The constant k of the scheme `reweighted`."""
 
 
 def weigh(alpha: Floats, bounds: Floats) -> Floats:
-    """α_i·bound_i, whose largest is Δ_α; zero for a record without weight, whatever its bound."""
+    """The weighted bounds α_i·bound_i, the largest of which is Δ_α; zero if α is zero, whatever the bound."""
     return alpha * np.where(alpha > 0, bounds, 0.0)
 
 
