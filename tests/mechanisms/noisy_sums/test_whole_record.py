@@ -451,7 +451,7 @@ def test_a_release_says_what_is_protected_is_charged_and_verified(tmp_path, fitt
         replace(measurement, plan=replace(measurement.plan, sizes=Fraction())),
         replace(measurement, sizes=replace(measurement.sizes, counts=measurement.sizes.counts + 3)),
     ):
-        with pytest.raises(ValueError, match="not the manifest's"):
+        with pytest.raises(ValueError, match="does not belong to the manifest"):
             from_public_folder._check_measurement(wrong, facts, manifest)
 
 
