@@ -155,7 +155,7 @@ def _show(proposal: Proposal) -> None:
     from svysynth.evaluation.clamping import by_bounds
 
     _print(Text(proposal.source, style=INTERNAL_STYLE))
-    _print(Text("For the end of the spec, in place of the bounds and [standin] that it may have:\n"))
+    _print(Text("Lines for the end of the spec, in place of the bounds and [standin] that it may have:\n"))
     say(proposal.fragment())
     for note in proposal.notes:
         _print(Text(f"Note: {note}\n", style="bold"))
