@@ -30,10 +30,7 @@ MOST_ROWS_SHOWN = 2_000
 MOST_TABLES_SHOWN = 40
 MOST_TABLES_DRAWN = 6
 CLASSES = 50
-EMPTY = (
-    "A cell without records has a count of 0 and a standard error of 0. This does not say how rare such cases are in "
-    "the population."
-)
+EMPTY = "A cell without records has a count of 0 and a standard error of 0, which do not say how rare its cases are."
 KINDS = {
     "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
     "global": "holds for every data set, at every sample size",
