@@ -1,7 +1,8 @@
-"""The whole way, in one screen: survey → what speaks against it → mechanism, with its charge → Release → two folders.
+"""The pipeline of a release, on one screen: survey → checks → mechanism, with its charge → Release → two folders.
 
-`release` writes `public/`, made from a `Release` alone, and `internal/`, which says how it went and is confidential.
-Both appear together or not at all. The charge comes before anything is drawn: a run that fails after it has spent it.
+`release` writes `public/`, made from a `Release` alone, and `internal/`, the evidence for disclosure review, which is
+confidential. Both appear together or not at all. The charge comes before anything is made that will be published: a run
+that fails after its charge has spent it.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def release(
     engine: Engine = LOCAL,
     judged: Callable[[ReleaseVerdict], None] = lambda _: None,
 ) -> Release:
-    """Run the whole way and write `public/` and `internal/` into a new folder, as `svysynth release` does.
+    """Make a release: write `public/` and `internal/` into a new folder, as `svysynth release` does.
 
-    `spec` is a spec or its path; the budget that it names is charged. What is made with streams that are not fresh is
-    charged to no budget and stamped NOT FOR RELEASE. A survey that is too large for memory, or that an engine of
-    several processes works on, is kept in a hidden folder beside the new one while the work lasts.
+    `spec` is a spec or its path; the budget that it names is charged. A run with streams that are not fresh (with a
+    seed) is charged to no budget, and its files are stamped NOT FOR RELEASE. A survey that is too large for memory, or
+    that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
     """
     spec, folder, streams, privacy = _ready(spec, folder, streams, engine)
 
@@ -102,7 +103,7 @@ def _whole_way(
 
 
 def _review(finished: Release, survey: Survey, made: Made, direct: pl.DataFrame, examined: Examined) -> Review:
-    """What the confidential data say of the finished release."""
+    """Compare the finished release with the confidential data, and reach the verdict."""
     compared = beside(finished.tables, direct)
     state = budget_after(finished.charge) if isinstance(finished.charge, Charge) else None
     reasons = beyond_the_data(survey, made.synthetic.surveys)

@@ -33,7 +33,7 @@ def test_demo_releases_verifies_and_shows_what_to_open(tmp_path, capsys):
         "release-1/public/report.html",
     ):
         assert text in out
-    assert "ε = 1.5 if a respondent's salary and weight are blanked out, 3 if they are changed" in out
+    assert "ε = 1.5 if a respondent's salary and weight are blanked out, and 3 if they are changed" in out
     assert "This holds for every data set" in out
     assert "10 synthetic files, made again from the draws and the seed" in out
 

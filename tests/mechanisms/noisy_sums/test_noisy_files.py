@@ -492,7 +492,7 @@ def test_more_refuses_what_has_no_more_to_give(released, tmp_path):
     spec = (released.house / "s.toml").read_text().replace('"fbs"', '"laplace"')
     (released.house / "l.toml").write_text(spec)
     svysynth.release(released.house / "l.toml", tmp_path / "laplace")
-    with pytest.raises(SurveyError, match="has no more to give"):
+    with pytest.raises(SurveyError, match="allows no further files"):
         svysynth.more(tmp_path / "laplace")
     public = copied(released, tmp_path / "public")
     (public / "draws.parquet").write_bytes(b"")
