@@ -155,7 +155,7 @@ def refuse_table_file(
         return
     if out.suffix.lower() not in endings:
         *others, last = (ending.removeprefix(".") for ending in endings)
-        raise file_error(out, "has an ending that cannot be written", f"use {', '.join(others)} or {last}")
+        raise file_error(out, "cannot be written with this file extension", f"use {', '.join(others)} or {last}")
     refuse_overwriting(out, *sources)
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from svysynth.cli.console import INTERNAL_STYLE, WIDTH_OF_A_PAGE, make_table, say, show
 from svysynth.core.errors import SurveyError
 from svysynth.core.new_folder import refuse_existing, write_folder
-from svysynth.core.registry import find_member
+from svysynth.core.registry import find_mechanism
 from svysynth.core.spec import Spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.files import write_frame
@@ -166,7 +166,7 @@ def _show(proposal: Proposal) -> None:
 def _show_scales(proposal: Proposal, spec: Spec | None, records: int | None) -> None:
     """Show what a wrong guess of the scales costs, where the spec's mechanism can take them from these constants."""
     privacy = None if spec is None else spec.privacy
-    member = None if privacy is None else find_member(privacy.mechanism, privacy.guarantee)
+    member = None if privacy is None else find_mechanism(privacy.mechanism, privacy.guarantee)
     if spec is None or privacy is None or member is None or not member.scaled:
         return
     if records is None:

@@ -45,7 +45,7 @@ def find_model(name: str) -> ListedModel:
     return next(model for model in MODELS if model.name == name)
 
 
-class Member(NamedTuple):
+class ListedMechanism(NamedTuple):
     """An entry in the list of mechanisms."""
 
     own_names: tuple[str, ...]
@@ -74,25 +74,25 @@ class Member(NamedTuple):
         return files >= self.fewest if self.microdata else files == 0
 
 
-MEMBERS: tuple[Member, ...] = (
-    Member((), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
-    Member((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
-    Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
-    Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.mechanism.PaperLaplace"),
+MECHANISMS: tuple[ListedMechanism, ...] = (
+    ListedMechanism((), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
+    ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
+    ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
+    ListedMechanism(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.mechanism.PaperLaplace"),
 )
 
 
 def mechanism_names(*, released: bool = False) -> tuple[str, ...]:
     """The names that `mechanism` may have; with `released`, only those of mechanisms that promise something."""
-    found = (name for member in MEMBERS if not released or member.promise != "none" for name in member.names)
+    found = (name for member in MECHANISMS if not released or member.promise != "none" for name in member.names)
     return tuple(dict.fromkeys(found))
 
 
 def promises_of(name: str) -> tuple[Promise, ...]:
     """The promises that a mechanism can make."""
-    return tuple(member.promise for member in MEMBERS if name in member.names)
+    return tuple(member.promise for member in MECHANISMS if name in member.names)
 
 
-def find_member(name: str, promise: str) -> Member | None:
+def find_mechanism(name: str, promise: str) -> ListedMechanism | None:
     """The entry for a mechanism's name and a promise, or None."""
-    return next((member for member in MEMBERS if name in member.names and member.promise == promise), None)
+    return next((member for member in MECHANISMS if name in member.names and member.promise == promise), None)

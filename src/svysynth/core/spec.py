@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.core.formula import parse_formula
-from svysynth.core.registry import Accounting, Promise, find_member, mechanism_names, promises_of
+from svysynth.core.registry import Accounting, Promise, find_mechanism, mechanism_names, promises_of
 from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 from svysynth.core.transforms import Transform
 
@@ -151,7 +151,7 @@ class PrivacySpec(Section):
     def _the_usual_number_of_files(cls, content: Any) -> Any:
         if not isinstance(content, Mapping) or "datasets" in content:
             return content
-        member = find_member(content.get("mechanism", "fbs"), content.get("guarantee", ""))
+        member = find_mechanism(content.get("mechanism", "fbs"), content.get("guarantee", ""))
         return content if member is None else {**content, "datasets": member.files}
 
     @model_validator(mode="after")
@@ -164,14 +164,14 @@ class PrivacySpec(Section):
 
     @model_validator(mode="after")
     def _whole_records_can_be_protected(self) -> Self:
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         if self.protect == "record" and not (member and member.whole_records):
             raise clash("'privacy.protect' can be 'record' only for fbs and fbp with the guarantee 'global'")
         return self
 
     @model_validator(mode="after")
     def _scales_can_be_constants(self) -> Self:
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         if self.scales == "standin" and not (member and member.scaled):
             raise clash("'privacy.scales' can be 'standin' only for fbs and fbp with the guarantee 'global'")
         return self
@@ -193,12 +193,12 @@ class PrivacySpec(Section):
     @property
     def microdata(self) -> bool:
         """Whether synthetic files are asked for, or tables alone."""
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         return member is not None and member.microdata and self.datasets > 0
 
     @model_validator(mode="after")
     def _there_are_enough_files(self) -> Self:
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         if member is not None and self.datasets < member.fewest:
             raise clash(f"'privacy.datasets' must be {member.fewest} or more for this mechanism and guarantee")
         return self

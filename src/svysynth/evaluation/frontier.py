@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from svysynth.core.registry import find_member, promises_of
+from svysynth.core.registry import find_mechanism, promises_of
 from svysynth.core.spec import Spec, StandInSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse
-from svysynth.mechanisms.base import Grid, Mechanism, load_member
+from svysynth.mechanisms.base import Grid, Mechanism, load_mechanism
 from svysynth.survey.survey import Survey, SurveyInMemory
 
 REPEATS = 5
@@ -96,7 +96,7 @@ def _compared(tables: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
 
 def _member(name: str, spec: Spec) -> Mechanism:
     """The mechanism of that name with the spec's own guarantee, or with the first one that it has."""
-    asked = find_member(name, spec.privacy.guarantee) if spec.privacy else None
-    found = asked or find_member(name, promises_of(name)[0])
+    asked = find_mechanism(name, spec.privacy.guarantee) if spec.privacy else None
+    found = asked or find_mechanism(name, promises_of(name)[0])
     assert found is not None
-    return load_member(found)
+    return load_mechanism(found)

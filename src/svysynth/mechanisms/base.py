@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.registry import Member, find_member
+from svysynth.core.registry import ListedMechanism, find_mechanism
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.core.streams import Streams
@@ -209,15 +209,15 @@ class Mechanism(Protocol):
 
 def mechanism_of(privacy: PrivacySpec | PrivacyFacts) -> Mechanism:
     """The mechanism that a spec names, or that a manifest states."""
-    found = find_member(privacy.mechanism, privacy.guarantee)
+    found = find_mechanism(privacy.mechanism, privacy.guarantee)
     if found is None:
         problem = f"'{privacy.guarantee}' is not a guarantee of the mechanism '{privacy.mechanism}'"
         remedy = "use one of the guarantees that docs/spec.md lists for it"
         raise SurveyError("spec", "privacy.guarantee", problem, remedy)
-    return load_member(found)
+    return load_mechanism(found)
 
 
-def load_member(member: Member) -> Mechanism:
+def load_mechanism(member: ListedMechanism) -> Mechanism:
     """The mechanism of one line of the list."""
     return _load(member.home)
 

@@ -40,7 +40,7 @@ WHOLE_OFF = 3.0
 MUCH = 0.1
 """Differences as a part of the direct figure of the whole file: above this do not publish, whatever the errors."""
 OWN_ERRORS = 3.5
-"""Differences in released standard errors: above this a cell is named. Chance and noise do that to one in 10⁴."""
+"""Differences in released standard errors: above this a cell is named. Chance and noise do that to one in 2,000."""
 MANY_CELLS = 0.1
 """The share of figures far from the direct ones above which not to publish."""
 BEYOND = 0.005

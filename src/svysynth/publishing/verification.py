@@ -18,9 +18,9 @@ from pydantic import ValidationError
 
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.notebook import Html, card
-from svysynth.core.registry import find_member
+from svysynth.core.registry import find_mechanism
 from svysynth.core.spec import load_spec
-from svysynth.mechanisms.base import load_member, mechanism_of
+from svysynth.mechanisms.base import load_mechanism, mechanism_of
 from svysynth.mechanisms.synthetic_files import AGREEMENT, read_csv, wrong
 from svysynth.privacy.accounting import millionths
 from svysynth.privacy.budgets import releases_of
@@ -159,14 +159,14 @@ def _check_files(public: Path) -> Manifest:
 def _check_promise(manifest: Manifest) -> None:
     """Check that the manifest does not contradict itself: guarantee, statement, settings and names of files."""
     guarantee, privacy = manifest.guarantee, manifest.privacy
-    member = find_member(privacy.mechanism, privacy.guarantee)
+    member = find_mechanism(privacy.mechanism, privacy.guarantee)
     if (
         member is None
         or not member.makes(privacy.datasets)
-        or guarantee != load_member(member).guarantee(manifest.survey, privacy)
+        or guarantee != load_mechanism(member).guarantee(manifest.survey, privacy)
         or manifest.statement != guarantee.sentences()
         or manifest.rounding != ROUNDING
-        or set(manifest.files) != set(load_member(member).public_files(manifest))
+        or set(manifest.files) != set(load_mechanism(member).public_files(manifest))
     ):
         raise wrong("has a manifest that contradicts itself")
     _check_universe(manifest)
