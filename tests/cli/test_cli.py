@@ -104,7 +104,7 @@ def test_a_draft_says_step_by_step_what_is_to_be_filled_in(demo, tmp_path, capsy
     code, out, _ = run(capsys, "check", target)
     assert code == 0
     assert "release would refuse: survey.population_total: is not declared" in out
-    assert "Instead: declare it" in out
+    assert "Instead: declare survey.population_total" in out
     fill_in("# population_total = …", "population_total = 125199")
     code, out, _ = run(capsys, "check", target)
     assert (code, "release would refuse" in out) == (0, False)
@@ -145,7 +145,7 @@ def test_an_unforeseen_failure_shows_no_value(demo, monkeypatch, capsys):
     def fail(*_):
         raise ValueError("the salary of 123456 is wrong")
 
-    monkeypatch.setattr("svysynth.cli.tables.overview", fail)
+    monkeypatch.setattr("svysynth.cli.check.overview", fail)
     code, _, err = run(capsys, "check", demo / "doctorates.toml")
     assert code == 70
     assert "123456" not in err

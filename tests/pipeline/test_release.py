@@ -1122,6 +1122,6 @@ def test_the_paper_s_noise_is_not_released(noisy, tmp_path, capsys):
     path.write_text(text.replace("people-V8K2.csv", str(noisy.spec.with_name("people-V8K2.csv"))))
     before = show(noisy.ledger)
     assert run("release", path, "--out", tmp_path / "release") == 1
-    assert "comparison without a guarantee" in capsys.readouterr().err
+    assert "is for comparison only, has no guarantee" in capsys.readouterr().err
     assert show(noisy.ledger) == before
     assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]
