@@ -1,9 +1,10 @@
-"""The pass that finds the records' bounds, beside what the machine can do, measured in one run.
+"""Measures the pass that finds the bounds of the records, beside the fastest that the machine could do it.
 
-Without leaving out draws, any method computes S·n terms of five multiplications with additions each, and moves 28 bytes
-a record: t, v, the cell and the bound. The floor is the longer of the two at the speeds of a matrix product and of a
-copy. Absolute values and maxima are not counted: processors have room for them beside the multiplications. The machine
-may be shared, so processor seconds of one thread are compared with processor seconds; other times are by the clock.
+With S draws and n records, any method that leaves out no draws computes S·n terms of five multiplications with
+additions each, and moves 28 bytes a record: t, v, the cell and the bound. The floor is the time for the terms at the
+speed of a matrix product, or the time for moving the records at the speed of a copy, whichever is longer. Absolute
+values and maxima are not counted, because processors can compute them in parallel with the multiplications. The machine
+may be shared, so the processor time of one thread is compared with processor time; other times are wall-clock times.
 
     python bench/run.py --only bounds --device gpu
 """
@@ -33,7 +34,7 @@ BYTES_A_RECORD = 28
 SIZES = [100_000, 1_000_000, 10_000_000]
 DEVICE_RECORDS = 100_000_000
 DEVICE_BLOCK = 2**22
-"""Records at a time on a graphics processor."""
+"""The number of records that a graphics processor works on at a time."""
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
@@ -41,20 +42,20 @@ ONE_THREAD = {
 
 
 def measure(device: str = "cpu") -> None:
-    """On the processor, or on JAX's first device."""
+    """Measure the pass on the processor, or on JAX's first device, and keep the rows."""
     found = run(program("bounds.py", device), environment=ONE_THREAD)
     for row in found.pop("rows"):
         keep("bounds", found | row)
 
 
 def make_design() -> np.ndarray:
-    """8 fields × 2 genders, main effects."""
+    """The design matrix of 8 fields × 2 genders, with main effects."""
     field, gender = np.divmod(np.arange(16), 2)
     return np.column_stack([np.ones(16), *(field == level for level in range(1, 8)), gender]).astype(float)
 
 
 def make_draws(records: int, draws: int = DRAWS) -> dict[str, jax.Array]:
-    """Draws that scatter about as a posterior of so many records does."""
+    """Random draws that scatter about as much as a posterior of so many records."""
     generator = np.random.default_rng(1)
     spread = 1 / np.sqrt(records)
     root = np.linalg.cholesky([[0.16, -0.096], [-0.096, 0.31]])
@@ -69,7 +70,7 @@ def make_draws(records: int, draws: int = DRAWS) -> dict[str, jax.Array]:
 
 
 def make_records(rows: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """t, v and cell."""
+    """Random records: t, v and cell."""
     generator = np.random.default_rng(seed)
     cell = generator.integers(0, 16, rows, dtype=np.int32)
     t, v = 0.4 * generator.standard_normal(rows), 0.5 * generator.standard_normal(rows)
@@ -79,7 +80,7 @@ def make_records(rows: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def fastest(function: Callable[[], object], runs: int = 3, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of the fastest run, after one that compiles."""
+    """Seconds of the fastest run, after a first one that compiles."""
     function()
     seconds = []
     for _ in range(runs):
@@ -90,14 +91,14 @@ def fastest(function: Callable[[], object], runs: int = 3, clock: Callable[[], f
 
 
 def matrix_speed(clock: Callable[[], float] = time.process_time) -> float:
-    """GFLOP/s of a float64 matrix product on one thread."""
+    """The GFLOP/s of a float64 matrix product on one thread."""
     matrix = np.random.default_rng(1).standard_normal((1500, 1500))
     return 2 * 1500**3 / fastest(lambda: matrix @ matrix, 5, clock) / 1e9
 
 
 @partial(jax.jit, static_argnames="steps")
 def _chains(x: jax.Array, y: jax.Array, steps: int) -> jax.Array:
-    """Four chains of 16 multiplications with additions side by side, again and again."""
+    """Repeat four independent chains of 16 multiplications with additions."""
 
     def step(number: jax.Array, total: jax.Array) -> jax.Array:
         ends = []
@@ -112,28 +113,28 @@ def _chains(x: jax.Array, y: jax.Array, steps: int) -> jax.Array:
 
 
 def loop_speed(lanes: int = 256, steps: int = 20_000, clock: Callable[[], float] = time.process_time) -> float:
-    """GFLOP/s of multiplications with additions in one loop that JAX compiles."""
+    """The GFLOP/s of multiplications with additions in one loop that JAX compiles."""
     x, y = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 0.5, (2, lanes)))
     seconds = fastest(lambda: jax.block_until_ready(_chains(x, y, steps)), clock=clock)
     return 2 * 64 * lanes * steps / seconds / 1e9
 
 
 def copy_speed(clock: Callable[[], float] = time.process_time) -> float:
-    """GB/s read and written together, of a copy that does not fit the caches."""
+    """The GB/s, read and written together, of a copy that is too large for the caches."""
     source = np.ones(2**24)
     target = np.empty_like(source)
     return 2 * source.nbytes / fastest(lambda: np.copyto(target, source), 5, clock) / 1e9
 
 
 def floor_seconds(records: int, speed: float, bandwidth: float, draws: int = DRAWS) -> float:
-    """What a pass needs at least, at so many GFLOP/s and GB/s."""
+    """The least seconds that a pass needs at a speed in GFLOP/s and a bandwidth in GB/s."""
     return max(FLOPS_A_TERM * records * draws / speed, BYTES_A_RECORD * records / bandwidth) / 1e9
 
 
 def pass_over(
     records: tuple[np.ndarray, np.ndarray, np.ndarray], draws: dict[str, jax.Array], threads: int
 ) -> np.ndarray:
-    """Preparation and all blocks, as a fit's bounds are found."""
+    """Find all bounds as for a fit: the preparation, and all blocks on several threads."""
     t, v, cell = records
     find = make_bounds(FBS(), draws, make_design())
     pieces = [slice(start, start + BLOCK) for start in range(0, len(t), BLOCK)]
@@ -142,7 +143,7 @@ def pass_over(
 
 
 def measure_processor(sizes: list[int] = SIZES, threads: tuple[int, ...] = (1, os.cpu_count() or 1)) -> list[dict]:
-    """A row for each number of records and threads; with one thread the seconds are the processor's."""
+    """A row for each number of records and threads; with one thread the seconds are processor time."""
     speed, bandwidth = matrix_speed(), copy_speed()
     rows = []
     for size in sizes:
@@ -175,7 +176,7 @@ def _device_records(key: jax.Array, mean: jax.Array, rows: int) -> tuple[jax.Arr
 
 
 def measure_device(records: int = DEVICE_RECORDS) -> list[dict]:
-    """On JAX's first device: with records that are there already, and with those of this machine's memory."""
+    """Two rows for JAX's first device: records that are in its memory already, and records that are moved there."""
     speed, bandwidth = device_speeds()
     x = make_design()
     quadratics: Quadratics = make_quadratics(FBS(), make_draws(records), x)
@@ -203,7 +204,7 @@ def measure_device(records: int = DEVICE_RECORDS) -> list[dict]:
 
 
 def device_speeds() -> tuple[float, float]:
-    """GFLOP/s of a loop of multiplications with additions, and GB/s of a copy, on JAX's first device."""
+    """The GFLOP/s of a loop of multiplications with additions, and the GB/s of a copy, on JAX's first device."""
     speed = loop_speed(2**24, 20, time.perf_counter)
     source = jnp.ones(2**26)
     copy = jax.jit(lambda source: source + 1)

@@ -1,6 +1,7 @@
-"""A calibrated release from a frame in memory, to set beside one fit by rstan; and what a user of the demo waits for.
+"""Times a calibrated release from a frame in memory, for comparison with one fit by rstan, and the release of the demo.
 
-A release here is reading, all fits, bounds, calibration, three synthetic surveys and their tables by field and gender.
+A release here consists of reading, all fits, bounds, calibration, three synthetic surveys and their tables by field and
+gender.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from svysynth.survey.doctorates import POPULATION, doctorates
 
 EPSILON, DATASETS = 10.8, 3
 SAMPLES, SEEDS = 7, 5
-"""Samples of 1,000 from the simulated population; seeds for the stand-in, whose records stay the same."""
+"""The number of samples of 1,000 records, and the number of seeds for the stand-in, whose records stay the same."""
 PAPER = f'guarantee = "asymptotic"\nepsilon = {EPSILON}\ndatasets = {DATASETS}\n'
-"""The paper's mechanism, in place of the demo's own."""
+"""Settings of the paper's mechanism, which replace those of the demo."""
 MODELS = {"fbs": FBS(), "fbp": FBP()}
 
 
@@ -65,7 +66,7 @@ def release(frame: pl.DataFrame, total: float, model: str, seed: int):
 
 
 def time_releases(model: str, records: int) -> None:
-    """The frames in turn with a seed each; the first is run once more beforehand, to compile."""
+    """Time a release of each frame, with a seed each; the first frame is also released beforehand, to compile."""
     if records == 1_000:
         population = make_population(Streams.seeded(1))
         samples = [draw_sample(population, Streams.seeded(1), index).frame for index in range(SAMPLES)]
@@ -95,7 +96,7 @@ def time_releases(model: str, records: int) -> None:
 
 
 def wait(spec: str, out: str) -> None:
-    """The wall seconds of the command, start and end of its process included."""
+    """Time the command by the clock, from the start of its process to the end."""
     command = [sys.executable, "-m", "svysynth", "release", spec, "--seed", "1", "--out", out]
     start = time.perf_counter()
     subprocess.run(command, capture_output=True, check=True, env=os.environ)

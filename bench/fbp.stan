@@ -1,4 +1,4 @@
-// FBP record by record: the response and the inclusion probabilities, for records seen only because they were sampled.
+// FBP record by record: the outcome and the inclusion probability, given that the record was sampled.
 
 data {
   int<lower=1> N;

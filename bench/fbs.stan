@@ -1,4 +1,4 @@
-// FBS record by record: the logs of the response and of the weight are bivariate normal around two regressions on x.
+// FBS record by record: the logs of the outcome and of the weight are bivariate normal around two regressions on x.
 
 data {
   int<lower=1> N;

@@ -1,8 +1,9 @@
-"""One fit of FBS and of FBP beside rstan and NumPyro record by record: time, effective draws and peak memory.
+"""Compares one fit of FBS and of FBP with rstan and NumPyro: time, effective draws and peak memory.
 
-Records are a sample from the simulated population, with replacement, of any size. svysynth: four chains on the
-integrated density; statistics, sampling and diagnostics. The others fit the same model and priors record by record: one
-chain, 1000 warm-up and 1000 draws, default settings, double precision. Compilation is left out everywhere.
+Records are a sample of any size from the simulated population, with replacement. svysynth runs four chains on the
+integrated density; its time includes statistics, sampling and diagnostics. The other tools fit the same model and
+priors record by record: one chain, 1000 warm-up iterations and 1000 draws, default settings, double precision. No time
+includes compilation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from measuring import HERE, SIZES, answer, has_r, keep, program, run
 
 MODELS = ["fbs", "fbp"]
 PATIENCE = {"NumPyro": 200.0}
-"""Seconds, compilation included."""
+"""Seconds after which a tool is stopped, compilation included."""
 RUNS = 3
 RSTAN_SIZES = SIZES[:1]
 NUMPYRO_SIZES = SIZES[:3]
@@ -30,7 +31,7 @@ WATCHED = {"fbs": ("beta_y", "beta_w", "covariance"), "fbp": ("beta", "kappa_y",
 
 
 def measure(sizes: list[int] = SIZES) -> None:
-    """Each tool that is installed, at each number of records that is meant for it."""
+    """Measure each tool that is installed, at each number of records that is listed for it."""
     late: set[tuple[str, str]] = set()
     for records in sizes:
         with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +54,7 @@ def commands(folder: str, model: str, records: int) -> dict[str, list[str]]:
 
 
 def write(folder: Path, records: int) -> None:
-    """What the tools read: columns as arrays, and for R as CSV."""
+    """Write the files that the tools read: columns as arrays, and a CSV file for R."""
     from svysynth.core.streams import Streams
     from svysynth.evaluation.paper.simulation import draw_sample, make_population
     from svysynth.models.records import make_records
@@ -68,7 +69,7 @@ def write(folder: Path, records: int) -> None:
 
 
 def with_svysynth(folder: Path, name: str) -> None:
-    """The best run after one that compiles."""
+    """Time fits by svysynth: the best run, after a first one that compiles."""
     import svysynth
     from svysynth.core.streams import Streams
     from svysynth.models.fbp import FBP
@@ -90,12 +91,12 @@ def with_svysynth(folder: Path, name: str) -> None:
 
 
 def with_numpyro(folder: Path, name: str) -> None:
-    """One run, without the seconds of the compiler."""
+    """Time one fit by NumPyro, less the seconds of the compiler."""
     import jax
     import jax.monitoring
     from numpyro.infer import MCMC, NUTS
 
-    import svysynth  # noqa: F401  double precision
+    import svysynth  # noqa: F401  the import makes JAX use double precision
     from numpyro_models import MODELS as PER_RECORD
 
     compiler = []

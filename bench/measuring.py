@@ -1,8 +1,8 @@
-"""What the comparisons share: tools that run in processes of their own, and results that are kept in files.
+"""Functions that the comparisons share: they run tools in processes of their own and keep results in files.
 
-Whatever is measured runs in a process of its own and prints one line of JSON at its end, with the most memory that it
-ever held. Rows go to `results/`, each with its date; a row that is not measured again stays as it is. Memory and
-processor time are what Linux says under /proc.
+Each measured program runs in a process of its own and prints one line of JSON at its end, with its peak memory. Rows go
+to `results/`, each with its date; a row that is not measured again stays as it is. Memory and processor time are read
+from Linux's /proc.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEYS = {
     "bounds": ["device", "threads", "records"],
     "studies": ["name"],
 }
-"""The files of results, and the columns that tell their rows apart."""
+"""The files of results, and the columns that identify their rows."""
 FOUND = {
     "tables": ["version", "seconds", "peak_mib", "standard_error", "stopped"],
     "fits": ["version", "seconds", "effective_draws", "divergences", "peak_mib", "stopped"],
@@ -44,13 +44,13 @@ FOUND = {
     "studies": ["replicates", "seconds", "replicates_per_minute"],
 }
 STAMP = ["others", "measured", "note"]
-"""The cores that other work on the machine took meanwhile, the date, and what else there is to say."""
+"""The cores that other work on the machine used meanwhile, the date, and a remark."""
 
 Row = dict[str, str]
 
 
 def load(name: str) -> list[Row]:
-    """The rows of a file of results, ordered by number of records where they have one."""
+    """Read the rows of a file of results, ordered by number of records where they have one."""
     path = RESULTS / f"{name}.csv"
     if not path.exists():
         return []
@@ -59,7 +59,7 @@ def load(name: str) -> list[Row]:
 
 
 def keep(name: str, found: dict) -> None:
-    """Put a row into a file of results, in place of the one with the same key."""
+    """Write a row into a file of results, where it replaces the row with the same key."""
     columns = KEYS[name] + FOUND[name] + STAMP
     row = {column: _text(found.get(column, "")) for column in columns}
     rows = {tuple(old[column] for column in KEYS[name]): old for old in load(name)}
@@ -76,7 +76,7 @@ def _text(value: object) -> str:
 
 
 def describe_machine() -> None:
-    """Write down what the measurements are made on."""
+    """Write a description of the machine to a file."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     processor = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -93,7 +93,7 @@ def program(name: str, *arguments: object) -> list[str]:
 
 
 def has_r(package: str) -> bool:
-    """Whether R is installed, with a package."""
+    """Whether R is installed with the given package."""
     if shutil.which("Rscript") is None:
         return False
     return subprocess.run(["Rscript", "-e", f"library({package})"], capture_output=True, check=False).returncode == 0
@@ -105,7 +105,7 @@ def run(
     most_gib: float = float("inf"),
     environment: dict[str, str] | None = None,
 ) -> dict:
-    """What a command says in its last line, with a stamp; `stopped` says why it was stopped where it was."""
+    """Run a command and return what its last line says, with a stamp; `stopped` says why, if it was stopped."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         start, ours, all_work = time.perf_counter(), _our_work(), _all_work()
         process = subprocess.Popen(command, stdout=output, stderr=errors, env=os.environ | (environment or {}))
@@ -121,7 +121,7 @@ def run(
 
 
 def _watch(process: subprocess.Popen, patience: float, most_gib: float) -> str:
-    """Wait for a process, or stop it where it takes too long or too much; why it was stopped."""
+    """Wait for a process, or stop it if it takes too much time or memory; returns why it was stopped, or nothing."""
     start = time.perf_counter()
     while True:
         try:
@@ -142,13 +142,13 @@ def _our_work() -> float:
 
 
 def _all_work() -> float:
-    """Processor seconds of all work on the machine, with those that other machines took from it."""
+    """Processor seconds of all work on the machine, including those that other virtual machines took (steal)."""
     user, nice, system, _, _, hard, soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + hard + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _status(key: str, process: int | str = "self") -> float:
-    """MiB, of a line in what Linux says of a process."""
+    """The MiB in one line of a process's status under /proc; 0 where the process has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -157,5 +157,5 @@ def _status(key: str, process: int | str = "self") -> float:
 
 
 def answer(**values: object) -> None:
-    """The last line of a process that is measured."""
+    """Print the result of a measured process as its last line."""
     print("\n" + json.dumps({"peak_mib": round(_status("VmHWM"))} | values))

@@ -1,16 +1,19 @@
-"""Coverage of tables from noisy sums on repeated samples: the paper's simulation, and real files as populations.
+"""Measures coverage of tables from noisy sums on repeated samples of the paper's simulation or of real files.
 
     python bench/noisy_sums.py OUT --keep FOLDER --population paper|CPS1988|CPSSW8|apipop --records 1000 10000
         --methods fbs fbp "asymptotic fbs" "asymptotic fbp" laplace --epsilon 3 10.8 --replicates 200
 
-ε is for blanked answers, or with --protect record for taking part; changed ones cost twice as much. Writes a CSV with a
-row for each size of sample, method, ε, statistic and class of cells: coverage, median length and RMSE over the sample's
-own, standard error over RMSE, how many fits passed their diagnostics, and in how many the private check of the model's
-shape had no objection. With --weight-public weights are declared public, and ε is for the outcome alone. With --files
-there are further rows (kind: files) for what a user gets from so many synthetic files by the rules of multiple
-imputation. Results are kept in --keep, and a run that was stopped goes on. A release has 1,000 draws, from chains that
-are run on until their diagnostics pass, in up to four rounds; for thousands of samples --draws 250 --rounds 1 is enough
-for coverage, and says little of diagnostics.
+ε is for blanked answers, or with --protect record for taking part; for changed answers or records it is twice as large.
+Noise on the tables (laplace) has one ε for both, and is run with twice the ε given. The program writes a CSV with a row
+for each sample size, method, ε, statistic and class of cells. The row has coverage, median length and RMSE over the
+sample's own, standard error over RMSE, how many fits passed their diagnostics, and in how many releases the private
+check of the model's shape had no objection. With --weight-public weights are declared public, and ε is for the outcome
+alone. With --files there are further rows (kind: files) for the results that a user gets from the given number of
+synthetic files by the rules of multiple imputation. Results are kept in the folder --keep, and a run that was stopped
+continues from there.
+
+A release has 1,000 draws, from chains that are run on until their diagnostics pass, in up to four rounds. For thousands
+of samples --draws 250 --rounds 1 is enough to measure coverage, but tells little about diagnostics.
 """
 
 import argparse
@@ -40,7 +43,7 @@ from svysynth.models.sampler import MOST_ROUNDS
 
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
 CHUNK = 10
-"""Replicates of one file of results."""
+"""The number of replicates in one file of results."""
 NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
 NOTHING = pl.DataFrame(
     schema=NUMBERS
@@ -70,7 +73,7 @@ SALARY = [
 
 
 def paper_population(generator):
-    """The paper's simulation: lognormal salaries, inclusion probabilities that go with them."""
+    """The population of the paper's simulation: lognormal salaries, and sizes for sampling that go with them."""
     rows = [
         pl.DataFrame({"stratum": [f"f{i}"] * n, "group": [f"g{j}"] * n, "mean": [float(SALARY[i][j])] * n})
         for i in range(8)
@@ -83,7 +86,7 @@ def paper_population(generator):
 
 
 def real_population(name, folder, generator):
-    """A real file as a population; sizes go with the answers as in the paper's simulation."""
+    """A real file as a population; sizes for sampling go with the answers, as in the paper's simulation."""
     frame = pl.read_csv(Path(folder) / f"{name}.csv", infer_schema_length=None)
     if name == "CPS1988":
         frame = frame.select(stratum=pl.col("region"), group=pl.col("ethnicity"), y=pl.col("wage"))
@@ -100,7 +103,7 @@ def real_population(name, folder, generator):
 
 
 def draw_sample(generator, population, records):
-    """Stratified, with replacement, with probabilities in proportion to size; proportional allocation."""
+    """Draw a stratified PPS sample with replacement, with proportional allocation."""
     parts = []
     for (_,), stratum in population.group_by("stratum", maintain_order=True):
         count = max(2, round(records * len(stratum) / len(population)))
@@ -112,7 +115,7 @@ def draw_sample(generator, population, records):
 
 @dataclass(frozen=True)
 class Study:
-    """A population, how it is sampled, and what a user declares of it."""
+    """A population, how it is sampled, and what a user declares about it."""
 
     population: str
     folder: str
@@ -131,7 +134,7 @@ class Study:
         return real_population(self.population, self.folder, generator)
 
     def survey(self, replicate):
-        """One sample, read as a user would."""
+        """One sample, read as a user would read it."""
         population, _ = self.frame_and_bounds
         sample = draw_sample(np.random.default_rng([7, replicate]), population, self.records)
         roles = {"outcome": "y", "weight": "w", "strata": "stratum", "public": ["stratum", "group"]}
@@ -140,13 +143,13 @@ class Study:
 
     @property
     def bounds(self):
-        """As a user declares them: the outcome's by what is known of it, the weights' twenty times about their mean."""
+        """The public bounds: the outcome's as known beforehand, the weights' a factor of 20 about their mean."""
         population, outcome = self.frame_and_bounds
         mean_weight = len(population) / self.records
         return BoundsSpec(outcome=outcome, weight=(mean_weight / 20, mean_weight * 20))
 
     def one(self, case, epsilon, replicate):
-        """Tables of one sample by one method: rows with `kind`, which is "tables" or "files"."""
+        """The tables of one sample by one method; their column `kind` is "tables" or "files"."""
         survey, streams = self.survey(replicate), svysynth.Streams.seeded(1000 + replicate)
         if case == "sample":
             found = [("tables", True, True, svysynth.tabulate(survey, by=["stratum", "group"]))]
@@ -162,7 +165,7 @@ class Study:
         ]
 
     def noisy_sums(self, survey, model, epsilon, streams):
-        """By the release's own code: tables, and with `files` what synthetic files give."""
+        """Tables made with the code of a release, and with `files` the tables from synthetic files."""
         noise = StudyNoise(streams)
         measurement, facts = measure_survey(survey, self.protect, TABLES, self.bounds, "log", 2 * epsilon, noise)
         fitted = fit_measurement(
@@ -179,9 +182,10 @@ class Study:
         return found
 
     def beside(self, survey, case, epsilon, streams):
-        """Another mechanism: the asymptotic one, as it is released with three files, or noise on the tables.
+        """Tables by another mechanism: the asymptotic one, as released with three files, or noise on the tables.
 
-        No weights may reach a small ε in the asymptotic one, or they leave too little: it then refuses.
+        For a small ε there may be no weights α, or they leave too little information: the asymptotic mechanism then
+        refuses, and there is no table.
         """
         if case in ASYMPTOTIC:
             try:
@@ -201,7 +205,7 @@ class Study:
 
 
 def some(study, case, epsilon, replicates, path):
-    """The work of one process, kept in a file."""
+    """Do the work of one process and keep the result in a file."""
     if not path.exists():
         frames = [frame for replicate in replicates for frame in study.one(case, epsilon, replicate)]
         part = path.with_suffix(".part")
@@ -213,7 +217,9 @@ def some(study, case, epsilon, replicates, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--keep", type=Path, required=True, help="a folder for results, from which a run goes on")
+    parser.add_argument(
+        "--keep", type=Path, required=True, help="a folder for results, from which a stopped run continues"
+    )
     parser.add_argument("--population", default="paper")
     parser.add_argument("--folder", default=".")
     parser.add_argument("--records", type=int, nargs="+", default=[1000])
@@ -284,7 +290,7 @@ def class_of(table):
 
 
 def summary(study, case, paths, sample_paths):
-    """Coverage and so on of one case in each class of cells."""
+    """Coverage, length and errors of one case in each class of cells."""
     records, method, epsilon = case
     table = study.one("sample", 0.0, 0)[0]
     direct = svysynth.tabulate(study.survey(0), by=["stratum", "group"])
@@ -318,7 +324,7 @@ def summary(study, case, paths, sample_paths):
 
 
 def by_row(found, rows):
-    """Of each row of the tables, over replicates, as shares of the truth."""
+    """Coverage, length and errors of each row of the tables, over replicates, relative to the truth."""
     found = found.join(rows, on="row", how="left")
     of, truth = pl.col, pl.col("truth")
     return found.group_by("row", "statistic", "cells").agg(

@@ -1,4 +1,4 @@
-"""The page docs/noisy-sums.md and its curves, from what bench/noisy_sums.py wrote: python bench/noisy_sums_page.py"""
+"""docs/noisy-sums.md and its figure, made from what bench/noisy_sums.py wrote: python bench/noisy_sums_page.py"""
 
 from pathlib import Path
 
@@ -28,17 +28,26 @@ METHODS = {
 }
 TOP = """# Noisy sums: coverage on repeated samples
 
-Made by `python bench/noisy_sums_page.py` from bench/results/noisy-sums.csv, which `python bench/noisy_sums.py`
-measures: stratified PPS samples, each protected once, tables by field and gender (or region and gender, type and
-award). ε is for blanked answers; a changed answer costs twice as much. Intervals are of 95%. In each entry: counts of
-fields, of inner cells; means of fields, of inner cells, of the whole. Lengths and errors are over the sample's own.
-**Bold**: coverage outside 0.93 to 0.985, or standard error over RMSE outside 0.95 to 1.35. With R samples the
-coverage of one figure, as the mean of the whole, is uncertain by 0.22/√R; a class of cells is less so. *Fit*: the
-share of releases in which the private check of the model's shape had no objection. Fits of this study have 250 draws
-from chains of one length; a release has 1,000, from chains that are run on until their diagnostics pass. The last
-section has how often that was so. The asymptotic mechanism is as it is released, bias-corrected, with three files; R is
-how many of its releases were not refused, since at a small ε no weights α may reach it. At ε = 5 it was tried
-on fewer samples: one of its releases takes up to thirty times as long.
+This page shows how often 95% intervals from noisy sums cover the true figure, for repeated samples from known
+populations. It is made by `python bench/noisy_sums_page.py` from bench/results/noisy-sums.csv, which
+`python bench/noisy_sums.py` writes. FBS is the fully Bayes model of the observed sample, FBP the fully Bayes model of
+the population and the sampling. Samples are stratified PPS samples. Each sample is protected once, and tables are by
+field and gender (or by region and gender, or by school type and award).
+
+ε is the privacy loss (smaller is safer) for blanked answers; for a changed answer it is twice as large. Noise on the
+tables has only one ε, for blanked and for changed answers alike: it was run with twice the ε shown.
+
+Each entry of the tables has five numbers: counts of fields, counts of inner cells; means of fields, means of inner
+cells, mean of the whole file. Lengths and RMSE are ratios to the sample's own. **Bold**: coverage outside 0.93 to
+0.985, or standard error over RMSE outside 0.95 to 1.35. R is the number of samples. With R samples the coverage of one
+figure, such as the mean of the whole file, has a standard error of up to 0.22/√R; that of a class of cells is smaller.
+*Fit* is the share of releases in which the private check of the model's shape had no objection.
+
+Fits of this study have 250 draws from chains of fixed length. A release has 1,000 draws, from chains that are run on
+until their diagnostics pass, within limits; the last section shows how often they passed. The asymptotic mechanism is
+used as in a release: bias-corrected, with three synthetic files. For this mechanism R is the number of releases that
+were not refused, because for a small ε there may be no suitable weights α. At ε = 5 it was tried on fewer samples,
+because one of its releases takes up to thirty times as long.
 
 ![Coverage, length and error by ε](noisy-sums.svg)
 """
@@ -61,12 +70,13 @@ def main():
 
 
 def diagnostics():
-    """How many fits with the release's own settings passed their diagnostics."""
+    """A table in Markdown: how many fits with the settings of a release passed their diagnostics."""
     found = (
         pl.read_csv(DIAGNOSTICS).filter(pl.col("method").is_in(["fbs", "fbp"])).unique(["records", "method", "epsilon"])
     )
     values = sorted(found["epsilon"].unique())
-    text = "\n## Diagnostics with the settings of a release\n\nFits of the paper's simulation that passed.\n\n"
+    text = "\n## Diagnostics with the settings of a release\n\n"
+    text += "Number of fits on the paper's simulation that passed their diagnostics.\n\n"
     heads = " | ".join(f"ε = {value:g}" for value in values)
     text += f"| n | model | {heads} |\n|---|---{'|---' * len(values)}|\n"
     for (records, method), rows in found.sort("records", "method", descending=[False, True]).group_by(

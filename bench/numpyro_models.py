@@ -1,4 +1,4 @@
-"""FBS and FBP record by record in NumPyro, with the priors of svysynth's own models: what a user would write."""
+"""FBS and FBP in NumPyro, record by record as a user would write them, with the priors of svysynth's own models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fbs(t: jax.Array, v: jax.Array, x: jax.Array) -> None:
     root = spread[:, None] * numpyro.sample("correlation", dist.LKJCholesky(2, 6.0))
     numpyro.deterministic("covariance", root @ root.T)
     with numpyro.plate("records", len(t)):
-        # t, then v given t: the same density as a bivariate normal, whose gradient takes NumPyro far longer
+        # t, then v given t: the density of a bivariate normal, whose gradient takes NumPyro far longer in one piece
         numpyro.sample("t", dist.Normal(means[0], root[0, 0]), obs=t)
         mean_v = means[1] + root[1, 0] / root[0, 0] * (t - means[0])
         numpyro.sample("v", dist.Normal(mean_v, root[1, 1]), obs=v)

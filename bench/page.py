@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its pictures, from the files of results alone."""
+"""Makes docs/benchmarks.md and its pictures from the files of results alone."""
 
 from __future__ import annotations
 
@@ -37,19 +37,25 @@ def head() -> str:
         rows.append([name, f"{seconds(row['seconds'])}, {memory(row['peak_mib'])}", "", "", ""])
     return page(
         "# Benchmarks",
-        "`make bench` measures, keeps the numbers in `bench/results/`, and makes this page from them.",
-        table("comparison | svysynth | beside it | time, times svysynth | memory, times svysynth", "lllrr", rows),
-        paragraph(f"""**How to read.** Measured on {machine}. The machine is shared, so seconds differ from day to day:
-            read the ratios, whose parts were measured one after the other. *Others* are the cores that other work on
-            the machine took meanwhile: where that is not near 0, seconds may be too long. Every tool runs in a process
-            of its own; peak memory is the most that this process ever held, so the smallest number of records shows
-            what an interpreter, its libraries and its compiler take. A tool that is not installed keeps its last values
-            and their date. Nothing is extrapolated: what was not measured says so."""),
+        paragraph("""This page compares the time and memory of svysynth with those of other tools. `make bench`
+            measures, keeps the numbers in `bench/results/`, and makes this page from them. FBS is the fully Bayes model
+            of the observed sample, FBP the fully Bayes model of the population and the sampling; ε is the privacy loss
+            (smaller is safer)."""),
+        table(
+            "comparison | svysynth | other tool | its time over svysynth's | its memory over svysynth's", "lllrr", rows
+        ),
+        paragraph(f"""**How to read the tables.** Measured on {machine}. The machine is shared, so seconds differ from
+            day to day. The ratios are more reliable, because their two parts were measured one after the other.
+            *Others* is the number of cores that other work on the machine used meanwhile: where it is not near 0,
+            seconds may be too long. Every tool runs in a process of its own. Peak memory is the most that this
+            process ever held, so the smallest number of records shows how much an interpreter, its libraries and
+            its compiler use. A tool that is not installed keeps its last values and their date. Nothing is
+            extrapolated: cases that were not measured are marked."""),
     )
 
 
 def beside(name: str, records: str, rows: list[Row], title: str) -> Iterator[list[str]]:
-    """Lines of the summary."""
+    """Rows of the summary table: a tool beside svysynth at a number of records."""
     found = {row["tool"]: row for row in rows if row["records"] == records and row["seconds"]}
     for tool in OTHER_TOOLS[name]:
         if tool in found:
@@ -68,13 +74,13 @@ def tables() -> str:
     ]
     return page(
         "## Tables beside svy and R survey",
-        paragraph("""A 27-cell set (8 fields × 2 genders, margins and total) of counts and means with standard errors,
-            fields as strata, from a frame in memory to the finished set, design object included; the best of 2 to 5
-            runs. svysynth and svy use all cores, R one. A tool is stopped after 120 seconds or above 4 GiB, and then
-            not run with more records."""),
+        paragraph("""Each tool makes a 27-cell set of tables (8 fields × 2 genders, margins and total) of counts and
+            means with standard errors; fields are strata. Time is from a frame in memory to the finished set, including
+            the design object, for the best of 2 to 5 runs. svysynth and svy use all cores, R one. A tool is stopped
+            after 120 seconds or above 4 GiB, and is then not run with more records."""),
         "![Tables: seconds and peak memory against the number of records](benchmarks-tables.svg)",
         table(
-            """records | tool | seconds | times svysynth | peak MiB | times svysynth | standard error of the overall
+            """records | tool | seconds | over svysynth's | peak MiB | over svysynth's | standard error of the overall
             mean | others | measured""",
             "rlrrrrrrl",
             rows,
@@ -85,14 +91,14 @@ def tables() -> str:
 def fits() -> str:
     parts = [
         "## One fit beside rstan and NumPyro",
-        paragraph("""Samples from the simulated population. svysynth: four chains on the integrated density, 1000 draws
-            kept of 2000; statistics, sampling and diagnostics, the best of 3. The others fit the same model and priors
-            record by record: one chain, 1000 warm-up and 1000 draws, default settings, double precision, one run.
-            Compilation is left out of all seconds; it is in the peak memory of svysynth and NumPyro, while rstan's
-            compiler is a process of its own. Effective draws: the smallest bulk effective sample size of β and Σ (FBS;
-            in rstan of β and the factors of Σ) or β, κ and the σ's (FBP). NumPyro is stopped after
-            200 seconds, compilation included. rstan is run at 10³ records only, where a fit takes it more than a
-            minute."""),
+        paragraph("""The records are samples from the simulated population. svysynth runs four chains on the integrated
+            density and keeps 1000 of 2000 draws; its time includes statistics, sampling and diagnostics, for the best
+            of 3 runs. The others fit the same model and priors record by record: one chain, 1000 warm-up iterations and
+            1000 draws, default settings, double precision, one run. All seconds exclude compilation. Peak memory
+            includes it for svysynth and NumPyro, while rstan's compiler is a process of its own. Effective draws are
+            the smallest bulk effective sample size of β and Σ (FBS; in rstan of β and the factors of Σ) or of β, κ and
+            the σ's (FBP). NumPyro is stopped after 200 seconds, compilation included. rstan is run at 10³ records only,
+            where one fit already takes more than a minute."""),
         "![Fits: seconds and peak memory against the number of records](benchmarks-fits.svg)",
     ]
     for model in MODELS:
@@ -103,8 +109,8 @@ def fits() -> str:
             better = times(draws_a_second(ours) / rate) if rate and row is not ours else ""
             draws = [row.get("divergences", ""), number(rate) if rate else "", better]
             rows.append([thousands(records), tool, *time, *draws, *peak, *stamp(row), row.get("note", "")])
-        heading = """records | tool | seconds | times svysynth | divergences | effective draws a second | svysynth's,
-            times these | peak MiB | times svysynth | others | measured | note"""
+        heading = """records | tool | seconds | over svysynth's | divergences | effective draws a second | svysynth's
+            over these | peak MiB | over svysynth's | others | measured | note"""
         parts += [f"### {model.upper()}", table(heading, "rlrrrrrrrrll", rows)]
     return page(*parts)
 
@@ -121,22 +127,24 @@ def calibrated() -> str:
     divergences = sum(int(row["divergences"]) for row in found)
     return page(
         "## A calibrated release beside one fit by rstan",
-        paragraph("""From a frame in memory to the tables by field and gender: all fits, bounds, calibration to ε = 10.8
-            for 3 data sets, synthesis; after a first run, which compiles. 1,000 records: 7 samples of the simulated
-            population; 10,355: the stand-in with 5 seeds. *Refused*: runs in which calibration found no weights within
-            its refits and released nothing; they are left out of the seconds. What weights do to the draws is not
-            undone here; `svysynth release` does that by default, see below. The ratio divides the seconds of one rstan
-            fit to the first sample of 1,000 by those of the median release."""),
+        paragraph("""Time is from a frame in memory to the tables by field and gender. It includes all fits, bounds,
+            calibration to ε = 10.8 for 3 data sets, and synthesis, after a first run, which compiles. The 1,000 records
+            are 7 samples of the simulated population; the 10,355 records are the stand-in, with 5 seeds. *Refused*
+            counts runs in which calibration found no weights within its refits and released nothing; they are left out
+            of the seconds. There is no bias correction for the weights α here; `svysynth release` has one by default,
+            see below. The ratio divides the seconds of one rstan fit to the first sample of 1,000 by those of the
+            median release."""),
         table(
-            """model | records | released | refused | fits | best seconds | median seconds | rstan's one fit, times this
+            """model | records | released | refused | fits | best seconds | median seconds | rstan's one fit over this
             | others | measured""",
             "lrrrrrrrrl",
             rows,
         ),
-        paragraph(f"""Over all fits that were released from: {divergences} divergences, smallest bulk effective sample
-            size {worst:.0f}."""),
-        paragraph("""What a user waits for: `svysynth release` of the demo survey with the paper's mechanism (10,355
-            records, FBS), a fresh process each time. The first time, nothing is compiled yet."""),
+        paragraph(f"""All fits from which a release was made together have {divergences} divergences; their smallest
+            bulk effective sample size is {worst:.0f}."""),
+        paragraph("""The next table shows how long a user waits for `svysynth release` of the demo survey with the
+            paper's mechanism (10,355 records, FBS). Each run is a fresh process. The first time, nothing is compiled
+            yet."""),
         table(
             "turn | seconds | others | measured",
             "lrrl",
@@ -153,10 +161,11 @@ def releases() -> str:
         rows.append([thousands(row["records"]), *numbers, *stamp(row), row["note"]])
     return page(
         "## Releases from files",
-        paragraph("""`svysynth release` of generated Parquet: FBS, ε = 10.8, three synthetic files, tables by field and
-            gender, both reports; a process of its own each, its start included, programs compiled before (not at 10⁸).
-            Files of more than 2,000,000 records are worked on from disk. 10⁸ records are measured on request:
-            `python bench/run.py --only releases --records 100000000`."""),
+        paragraph("""`svysynth release` makes a release from generated Parquet files: FBS, ε = 10.8, three synthetic
+            files, tables by field and gender, and both reports. Each release is a process of its own, whose start is
+            included in the time. Programs were compiled before (except at 10⁸). Files of more than 2,000,000 records
+            are processed from disk. 10⁸ records are measured on request: `python bench/run.py --only releases --records
+            100000000`."""),
         "![Releases: seconds and peak memory against the number of records](benchmarks-releases.svg)",
         table(
             "records | seconds | processor seconds | peak MiB | public Parquet, MiB | others | measured | note",
@@ -176,15 +185,16 @@ def sums() -> str:
         rows.append([thousands(row["records"]), *taken, *release, *stamp(row), row["note"]])
     return page(
         "## The measurement of noisy sums beside polars",
-        paragraph("""Generated Parquet, as for the releases: outcome, weight and two public columns. *polars*: it reads
-            these columns into memory. *measurement*: two passes over columns in plain files, and the noise. *columns*:
-            to make these files from Parquet, which a release does once, before its tables and its measurement; the
-            second ratio has both. The best of 7 turns each, in one process, files in the system's cache. Peak memory is
-            that of a process that goes from Parquet to the measurement. Release: `svysynth release` by FBS with the
-            guarantee `global`, tables by field and gender and both reports, the second of two; up to 2,000,000 records
-            it works in memory."""),
+        paragraph("""The data are generated Parquet files as for the releases: outcome, weight and two public columns.
+            *polars* is the time in which polars reads these columns into memory. *measurement* is two passes over
+            columns in plain files, and the noise. *columns* is the time to make these plain files from Parquet, which a
+            release does once, before its tables and its measurement; the second ratio includes both. Each figure is the
+            best of 7 turns, in one process, with files in the system's cache. Peak memory is that of a process that
+            goes from Parquet to the measurement. *release* is `svysynth release` by FBS with the guarantee `global`,
+            tables by field and gender and both reports, for the second of two runs; up to 2,000,000 records it works in
+            memory."""),
         table(
-            """records | polars, seconds | measurement, seconds | times polars | columns, seconds | both, times polars |
+            """records | polars, seconds | measurement, seconds | over polars | columns, seconds | both over polars |
             peak MiB | release, seconds | release, peak MiB | others | measured | note""",
             "rrrrrrrrrrll",
             rows,
@@ -201,12 +211,13 @@ def bounds() -> str:
         rows.append([row["device"], row["threads"], thousands(row["records"]), *numbers, *stamp(row), row["note"]])
     return page(
         "## The bounds of the records, beside what the machine can do",
-        paragraph("""One pass over n records with 1000 draws, preparation included. The floor is what the
-            multiplications and additions alone take at the speed of a float64 matrix product on as many threads (of a
-            loop of them that JAX compiles, on a graphics processor), or moving the records, whichever is longer. With
-            one thread, seconds are the processor's."""),
+        paragraph("""Seconds are for one pass over n records with 1000 draws, preparation included. The floor is a lower
+            limit: the time of the multiplications and additions alone, or the time to move the records, whichever is
+            longer. Multiplications and additions are taken at the speed of a float64 matrix product on as many threads
+            or, on a graphics processor, at the speed of a compiled JAX loop of them. With one thread, seconds are
+            processor time."""),
         table(
-            """device | threads | records | seconds | ns a record | GFLOP/s | floor, seconds | times the floor |
+            """device | threads | records | seconds | ns a record | GFLOP/s | floor, seconds | over the floor |
             others | measured | note""",
             "lrrrrrrrrll",
             rows,
@@ -224,10 +235,10 @@ def studies() -> str:
         rows.append([row["name"], row["replicates"], taken, number(rate), relative, *stamp(row), row["note"]])
     return page(
         "## Studies",
-        paragraph("""Replicates of `svysynth study simulation`, by the clock. In processes: the seconds that so many
-            replicates more take, so that what a run starts with cancels."""),
+        paragraph("""Replicates of `svysynth study simulation`, by wall-clock time. For runs in processes, seconds are
+            the additional time for so many additional replicates, so that the time to start a run cancels."""),
         table(
-            "way | replicates | seconds | replicates a minute | times the first | others | measured | note",
+            "way | replicates | seconds | replicates a minute | over the first | others | measured | note",
             "lrrrrrll",
             rows,
         ),
@@ -235,7 +246,7 @@ def studies() -> str:
 
 
 def side_by_side(name: str, rows: list[Row]) -> Iterator[tuple[str, str, Row, Row, list[str], list[str]]]:
-    """Records, tool with version, its row, svysynth's, seconds and memory, both with what they are times svysynth's."""
+    """For each row: records, tool and version, its row, svysynth's row, and time and memory with their ratios."""
     found = {(row["records"], row["tool"]): row for row in rows}
     for records in dict.fromkeys(row["records"] for row in rows):
         ours = found[records, "svysynth"]
@@ -257,7 +268,7 @@ def ratio(theirs: Row, ours: Row, column: str) -> str:
 
 
 def rstan_seconds(row: Row) -> float | None:
-    """Of one fit of the same model to as many records."""
+    """Seconds of one rstan fit of the same model to as many records; None where there is none."""
     same = (row["model"], "rstan", row["records"])
     found = (float(fit["seconds"]) for fit in load("fits") if (fit["model"], fit["tool"], fit["records"]) == same)
     return next(found, None)

@@ -1,4 +1,4 @@
-"""The pictures of docs/benchmarks.md: seconds and peak memory against the number of records, a line for each tool."""
+"""Draws the pictures of docs/benchmarks.md: seconds and peak memory by number of records, with a line for each tool."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LOOKS = {
     "NumPyro": ("#009E73", "s"),
     "rstan": ("#D55E00", "^"),
 }
-"""Colours that are told apart in every kind of colour vision (Okabe and Ito), and marks that need no colour."""
+"""Colours that differ in every kind of colour vision (Okabe and Ito), and markers that differ without colour."""
 GREY = "#666666"
 INPUT_BYTES = 32
-"""Of a record: outcome and weight as doubles, two public columns."""
+"""The bytes of a record: outcome and weight as doubles, two public columns."""
 STYLE = {"svg.hashsalt": "svysynth", "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left"}
 SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -63,7 +63,7 @@ def draw_releases(rows: list[Row], path: Path) -> None:
 
 
 def _tools(panels: tuple[Axes, Axes], rows: list[Row], name: str) -> None:
-    """A panel of seconds and one of peak memory."""
+    """Draw one panel of seconds and one of peak memory."""
     for axes, column, what, unit in zip(
         panels, ("seconds", "peak_mib"), ("time", "peak memory"), ("seconds", "MiB"), strict=True
     ):
@@ -72,7 +72,7 @@ def _tools(panels: tuple[Axes, Axes], rows: list[Row], name: str) -> None:
             points = [(int(row["records"]), float(row[column])) for row in rows if row["tool"] == tool and row[column]]
             if points:
                 axes.plot(*zip(*points, strict=True), color=color, marker=marker)
-                # the lowest line has room on its right, the others have it above
+                # the lowest line has space for its label on the right, the other lines have it above
                 place, side = ((7, -1), "left") if tool == "svysynth" else ((0, 9), "center")
                 axes.annotate(tool, points[-1], place, textcoords="offset points", va="center", ha=side, color=color)
         _finish(axes, f"{name}: {what}", unit)

@@ -1,4 +1,4 @@
-# Real survey files that R packages carry, as CSV, for bench/real_files.py. Argument: the folder to write to.
+# Writes real survey files from R packages as CSV, for bench/real_files.py. Argument: the folder to write to.
 folder <- commandArgs(trailingOnly = TRUE)[1]
 write <- function(frame, name) write.csv(frame, file.path(folder, name), row.names = FALSE, na = "")
 suppressMessages(library(survey))

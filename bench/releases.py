@@ -1,8 +1,8 @@
-"""Releases from files of 10³ to 10⁷ records, 10⁸ on request: time and peak memory.
+"""Measures time and peak memory of releases from files of 10³ to 10⁷ records, or 10⁸ on request.
 
-A release is the command that a user gives, in a process of its own: from a folder of Parquet to tables, three synthetic
-files and both reports. Data are generated: 8 fields × 2 genders, fields as strata. Each is made twice, so that programs
-are compiled; the second counts.
+A release is the command that a user gives, in a process of its own: from a folder of Parquet files to tables, three
+synthetic files and both reports. The data are generated: 8 fields × 2 genders, with fields as strata. Each release is
+made twice, so that programs are compiled in the first run; the second run counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from measuring import SIZES, answer, keep, program, run
 
 FILE_ROWS = 5_000_000
 ONCE = 50_000_000
-"""From so many records on a release is made once: compiling is a small part of it."""
+"""From this number of records on, a release is made only once, because compiling is a small part of its time."""
 SPEC = """[survey]
 data = "data"
 outcome = "salary"
@@ -56,7 +56,7 @@ def measure(sizes: list[int] = SIZES) -> None:
 
 
 def write(folder: Path, records: int) -> None:
-    """A folder of Parquet, a spec and an open budget."""
+    """Write a folder of Parquet files and a spec, and open a budget."""
     generator = np.random.default_rng(1)
     (folder / "data").mkdir(parents=True)
     fields = ["biology", "computing", "mathematics", "physics", "psychology", "social", "engineering", "health"]
@@ -84,7 +84,7 @@ def svysynth(*arguments: object) -> list[str]:
 
 
 def release(folder: Path, out: Path) -> None:
-    """Wall and processor seconds of the command, and the most memory that its process held."""
+    """Measure the wall and processor seconds of the command, and the peak memory of its process."""
     start = time.perf_counter()
     process = subprocess.Popen(
         svysynth("release", folder / "spec.toml", "--seed", 1, "--out", out), stdout=subprocess.DEVNULL

@@ -1,13 +1,13 @@
-"""Measure svysynth beside other tools and make docs/benchmarks.md: `make bench`.
+"""Measures svysynth beside other tools and makes docs/benchmarks.md: `make bench`.
 
-Numbers go to bench/results/, and the page and its pictures are made from those files. What a run does not measure, and
-tools that are not installed, keep their last values with the date on which they were measured.
+Numbers go to bench/results/, and the page and its pictures are made from those files. Comparisons that a run does not
+make, and tools that are not installed, keep their last values with the date on which they were measured.
 
-    python bench/run.py                                           all of it, but 10⁸ records
-    python bench/run.py --only tables fits                        some of it
+    python bench/run.py                                           everything except 10⁸ records
+    python bench/run.py --only tables fits                        some of the comparisons
     python bench/run.py --only releases --records 100000000       other numbers of records
     python bench/run.py --only bounds --device gpu                the bounds on a graphics processor
-    python bench/run.py --compose                                 the page alone
+    python bench/run.py --compose                                 only the page
 """
 
 from __future__ import annotations

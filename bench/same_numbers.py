@@ -1,13 +1,13 @@
-"""Whether a change of the code left every number as it was: seeded releases and a study, made before and after it.
+"""Checks whether a change of the code left every number as it was, by seeded releases and a study before and after.
 
     python bench/same_numbers.py make BEFORE     # on the code as it was
     python bench/same_numbers.py make AFTER      # on the code as it is
     python bench/same_numbers.py compare BEFORE AFTER
 
-`make` runs the command line on a part of the demo's survey: a release by each mechanism, two of them on a cluster and
-so from disk, direct tables, a frontier, and the paper's simulation with a few samples. All have seeds.
-`compare` names every file that is not the same to the last byte, and leaves with exit code 1 if there is one. Both runs
-have to be made on the same machine with the same versions.
+`make` runs the command line on a part of the demo's survey: a release by each mechanism, two of them also on a Dask
+cluster and so from disk, direct tables, a frontier, and the paper's simulation with a few samples. All have seeds.
+`compare` names every file that is not the same to the last byte, and exits with code 1 if there is one. Both runs have
+to be made on the same machine with the same versions.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ON_A_CLUSTER = ("fbp-asymptotic", "fbs-global")
 
 
 def make(folder):
-    """Everything that is compared, in a new folder."""
+    """Make everything that is compared, in a new folder."""
     folder.mkdir(parents=True)
     example = write_example(folder)
     data = folder / "doctorates.csv"
@@ -70,7 +70,7 @@ def make(folder):
 
 
 def run(*words):
-    """One command; what it refuses is an error here."""
+    """Run one command; a refusal is an error here."""
     print("svysynth", *words, flush=True)
     try:
         command_line([str(word) for word in words])
@@ -80,7 +80,7 @@ def run(*words):
 
 
 def compare(before, after):
-    """The files that differ, or that only one of the two has."""
+    """The files that differ or that only one folder has, and the number of files that are the same."""
     found = [contents(before), contents(after)]
     paths = sorted(found[0].keys() | found[1].keys())
     differ = [path for path in paths if found[0].get(path) != found[1].get(path)]
@@ -88,7 +88,7 @@ def compare(before, after):
 
 
 def contents(folder):
-    """Every file, without the folder's own path. The frontier's pictures name their marks by chance."""
+    """Every file's bytes without the folder's own path; not the frontier's picture, whose identifiers are random."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name + path.suffix != "frontier.svg"]
     own = str(folder.resolve()).encode()
     return {path.relative_to(folder): path.read_bytes().replace(own, b"") for path in paths}

@@ -1,12 +1,12 @@
-"""Coverage of tables from synthetic files on repeated samples: the standard errors of the asymptotic mechanism.
+"""Measures standard errors and coverage of tables from files of the asymptotic mechanism, on repeated samples.
 
     python bench/standard_errors.py OUT --replicates 300 --models fbs fbp
 
-The paper's simulation, by default 1,000 records, ε = 10.8 and three files. Every sample is calibrated once; its draws
-are used with and without the correction for weights α, and its tables have both kinds of standard errors. Writes a CSV
-with a row for each of these, statistic and class of cells: coverage and median length of 95% intervals, RMSE over the
-sample's own, and the standard error over RMSE: its root mean square, and its median. Replicates are kept in a folder
-beside OUT until all are there.
+Samples are from the paper's simulation, by default with 1,000 records, ε = 10.8 and three files. Every sample is
+calibrated once. Its draws are used with and without the bias correction for the weights α, and its tables are made with
+both settings of `standard_errors`. The program writes a CSV with a row for each of these combinations, statistic and
+class of cells. The row has coverage and median length of 95% intervals, RMSE over the sample's own, and the standard
+error (root mean square, and median) over RMSE. Replicates are kept in a folder beside OUT until all are made.
 """
 
 import argparse
@@ -26,7 +26,7 @@ MODELS = {"fbs": svysynth.FBS, "fbp": svysynth.FBP}
 KINDS = ("full", "paper")
 ROOT = svysynth.Streams.seeded(2024)
 FRESH = 60
-"""Replicates after which processes are started afresh: JAX keeps all that it compiles."""
+"""The number of replicates after which processes are restarted, because JAX keeps everything that it compiles."""
 
 
 def main():
@@ -63,7 +63,7 @@ def main():
 
 
 def replicate(model, records, epsilon, datasets, index):
-    """Estimate, standard error and limits of every figure: of the sample, and of each kind of table."""
+    """Estimate, standard error and limits of every figure, for the sample and for each kind of table."""
     survey = draw_sample(make_population(ROOT), ROOT, index, records)
     found = {"sample": numbers(svysynth.tabulate(survey, ["field", "gender"], STATISTICS))}
     try:
@@ -90,7 +90,7 @@ def say(done, total):
 
 
 def truth_of(population, table):
-    """The population's figure for every row of a table."""
+    """The population's true figure for every row of a table."""
     found = []
     for row in table.iter_rows(named=True):
         chosen = np.ones(len(population.field), bool)
@@ -115,7 +115,7 @@ def rmse(tables, truth):
 def summary(name, tables, truth, statistic, kinds, sample_rmse):
     error = rmse(tables, truth)
     se, lower, upper = np.moveaxis(tables[..., 1:], -1, 0)
-    # published weights are rounded, and so is the population total that they add up to
+    # published weights are rounded, so their sum may differ slightly from the population total
     covered = ((lower <= truth * (1 + 1e-7)) & (truth * (1 - 1e-7) <= upper)).mean(axis=0)
     length = np.median((upper - lower) / truth, axis=0)
     typical, middle = np.sqrt(np.mean((se / truth) ** 2, axis=0)), np.median(se / truth, axis=0)
@@ -123,7 +123,7 @@ def summary(name, tables, truth, statistic, kinds, sample_rmse):
     for one in STATISTICS:
         for kind in ("field", "inner", "gender", "whole"):
             chosen = (statistic == one) & (kinds == kind)
-            known = error[chosen].min() > 1e-6  # the population total is exact
+            known = error[chosen].min() > 1e-6  # the count of the whole file is exact
             rows.append(
                 {
                     "tables": name,

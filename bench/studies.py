@@ -1,6 +1,6 @@
-"""Replicates of a study a minute: in one process, in two, and with Dask.
+"""Measures how many replicates of a study are made a minute: in one process, in two, and with Dask.
 
-Other rows of `results/studies.csv`, of a graphics processor for instance, are put there by hand and stay.
+Other rows of `results/studies.csv`, for a graphics processor for instance, are entered by hand and are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def measure() -> None:
 
 
 def throughput(folder: str, options: list[str]) -> None:
-    """The seconds of two runs of different length: what each starts with cancels."""
+    """Time runs of different length; in the difference the time to start a run cancels."""
     seconds = []
     for goal in (4, 4 + FEW, 4 + FEW + FEW + REPLICATES):
         command = ["study", "simulation", "--replicates", str(goal), "--out", folder, *options]

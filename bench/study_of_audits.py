@@ -1,4 +1,4 @@
-"""The audits at length: 10,000 pairs exactly, and whole releases under attack, on the page docs/audit.md.
+"""The long audits: 10,000 pairs exactly, and whole releases under attack, on the page docs/audit.md.
 
     python bench/study_of_audits.py
     python bench/study_of_audits.py --pairs 20 --runs 2 --out FOLDER
@@ -98,7 +98,7 @@ def tight_bound(name, epsilon):
 
 
 def page(exact, sampled, pairs, runs, seconds):
-    """Markdown: what was attacked, how, and what came out."""
+    """The page in Markdown: what was attacked, how, and with which results."""
     exact_rows = "\n".join(exact_row(row) for row in exact.iter_rows(named=True))
     sampled_rows = "\n".join(sampled_row(row) for row in sampled.iter_rows(named=True))
     tight_rows = "\n".join(tight_row(name) for name in TIGHT)
@@ -141,33 +141,36 @@ def page(exact, sampled, pairs, runs, seconds):
 
 
 INTRODUCTION = """
-Made by `make study` (`bench/study_of_audits.py`). [privacy.md](privacy.md) states the claims. `svysynth audit exact`
-and `svysynth audit sampled SPEC` repeat this with other seeds, bounds, ε and numbers of runs. All data are generated.
+`make study` makes this page (`bench/study_of_audits.py`). It has the results of attacks on the privacy claims that
+[privacy.md](privacy.md) states. The commands `svysynth audit exact` and `svysynth audit sampled SPEC` repeat the
+attacks with other seeds, bounds, ε and numbers of runs. ε is the privacy loss: smaller is safer. All data are
+generated.
 """
 EXACT = """
-{pairs:,} pairs of samples of 5 to 20 records, every other one adversarial: the rest in one or two places, the record
-far off, with an extreme weight, or among them. Global: the noise of tables, and all that noisy sums measure, at ε =
-1. Shown is the largest over the pairs of how far what is measured moves over the scale of its noise, which is the
-least ε that holds with δ = 0. Asymptotic: the paper's mechanism at Δ_α = 1.8, one draw, for a model of two parameters
-on a grid of 2673 points. Shown is the largest over the pairs of the least ε with which (ε, δ) holds both ways, for
-three δ, the largest δ at the claimed ε, and the share of pairs for which that exceeds 0.001. It does not promise a
-bound for every data set, so nothing is judged, and its ratio at δ = 0 is the grid's, as the likelihood has no bound.
-"inf" is beyond what a float can hold.
+There are {pairs:,} pairs of samples of 5 to 20 records. Every other pair is adversarial: all records but one lie in one
+or two places, and that record is far off, has an extreme weight, or is among the others. Global: the noise of tables,
+and all that noisy sums measure, at ε = 1. For each pair the audit divides how far the measured sums move by the scale
+of their noise; the table shows the largest such ratio over the pairs, which is the smallest ε that holds with δ = 0.
+Asymptotic: the paper's mechanism at Δ_α = 1.8 with one draw, for a model of two parameters on a grid of 2673 points.
+For three values of δ the table shows the largest over the pairs of the smallest ε with which (ε, δ) holds in both
+directions. It also shows the largest δ at the claimed ε, and the share of pairs for which this δ exceeds 0.001. The
+asymptotic mechanism does not promise a bound for every data set, so its results are not judged, and its ratio at δ = 0
+depends on the grid, as the likelihood has no bound. "inf" is beyond what a float can hold.
 """
 SAMPLED = """
-Two small surveys that differ in one respondent, with the answers that do the most harm, released again and again by
-`pipeline.release`, at ε = 0.5, 1 and 2. The white-box attack knows both surveys and sees the noisy sums; its statistic
-is the best there is. The black-box attack sees the public folder, of {tables} releases. Half of the runs choose
-statistic, threshold and side, the other half counts. Clopper–Pearson lower bounds on ε, each at confidence
-{confidence}.
+Two small surveys differ in one respondent, whose answers are those that do the most harm. Both are released again and
+again by `pipeline.release`, at ε = 0.5, 1 and 2. The white-box attack knows both surveys and sees the noisy sums; its
+statistic is the best there is. The black-box attack sees the public folder, of {tables} releases. Half of the runs are
+used to choose statistic, threshold and side, and the event is counted in the other half. *Frequencies* are those of the
+event for the two surveys. The last column has Clopper–Pearson lower bounds on ε, each at confidence {confidence}.
 """
 READING = """
-Of {rows} bounds {exceeding} exceed their claim. A bound below the claim proves nothing by itself, and those of the
-black-box attack say little: with so few releases only frequent events can be told apart.
+Of {rows} bounds {exceeding} exceed their claim. A bound below the claim proves nothing by itself. The bounds of the
+black-box attack are weak evidence: with so few releases only frequent events can be told apart.
 """
 POWER = """
-The same attack on mechanisms of which ε is exactly known: a bit told with randomised response, and a number with
-Laplace noise (100,000 runs each).
+The table shows the lower bounds that the same attack finds for mechanisms whose ε is exactly known: a bit told with
+randomised response, and a number with Laplace noise (100,000 runs each).
 """
 COST = "Seconds of processor time: {times}."
 

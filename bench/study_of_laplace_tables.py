@@ -1,4 +1,4 @@
-"""The paper's additive-noise rival on the stand-in, beside the paper's printed columns: docs/laplace.md and its figure.
+"""Compares Laplace noise on the stand-in with the paper's printed columns: docs/laplace.md and its figure.
 
     python bench/study_of_laplace_tables.py
     python bench/study_of_laplace_tables.py --draws 20 --out FOLDER
@@ -36,7 +36,7 @@ KINDS = {
 }
 CELLS = 27
 EPSILON = 10.8
-"""The paper's, for its published tables."""
+"""The privacy loss of the paper's published tables."""
 SAME_ORDER = 0.5
 """Medians whose logarithms to base 10 differ by less are of the same order of magnitude: a factor of 3.2."""
 LOOKS = {"svg.hashsalt": "laplace", "svg.fonttype": "none"}
@@ -51,9 +51,9 @@ def main(given=None):
 
 
 def compare(draws):
-    """For each statistic the median standard error of every cell over noise draws beside the paper's, and the levels.
+    """For each statistic, every cell's median standard error over noise draws beside the paper's, and the levels.
 
-    Also for each cell the quartiles: the paper prints one draw.
+    Each cell also has the quartiles, because the paper prints one draw.
     """
     spec = parse_spec((resources.files("svysynth.survey") / "doctorates.toml").read_text(encoding="utf-8"))
     survey = survey_from_frame(doctorates(), spec.survey)
@@ -93,7 +93,7 @@ def median_ratio(cells, kind):
 
 
 def page(beside, one, draws):
-    """Markdown: what was done, by how much the figures differ and why, and every cell."""
+    """The page in Markdown: what was done, by how much the figures differ and why, and every cell."""
     tables = "\n".join(f"## {NAMES[statistic]}\n\n{table(cells)}" for statistic, cells in beside.items())
     summaries = "\n".join(
         f"| {NAMES[statistic]} | {kind} | {cells.filter(of)['here'].median():,.0f} "
@@ -120,25 +120,28 @@ def page(beside, one, draws):
 
 CONCLUSION = """
 The orders of magnitude are the paper's: thousands for inner counts, hundreds of thousands for inner average salaries,
-which is more than the salaries themselves. In inner cells nearly all of it is the noise of the replicates, so a
-standard error there tells the sensitivity of its level and little else.
+which is more than the salaries themselves. In inner cells nearly all of the standard error is the noise of the
+replicates, so it shows the sensitivity of its level and little else.
 """
 
 
 def introduction(one, draws):
     return f"""
-    Made by `make study` (`bench/study_of_laplace_tables.py`). This is the paper's additive-noise rival
-    (`mechanisms/paper_laplace/tables.py`), a **{LABEL}**: its sensitivities come from the confidential data, so
-    whatever ε says, nothing is promised. Here it runs on the stand-in for the Survey of Doctorate Recipients at
-    ε = {one.split.epsilon:g} with R = {one.split.replicates} replicates ({one.split.uses} uses of each record:
-    {one.split.point:g} per point, {one.split.replicate:g} per replicate), beside the standard errors of the paper's
-    Laplace columns. The paper prints one draw of the noise; here are the median and the quartiles over {draws} draws of
-    noise and half-samples.
+    This page is a **{LABEL}**. It compares our standard errors of the paper's Laplace mechanism
+    (`mechanisms/paper_laplace/tables.py`) with those that the paper prints. `make study` makes the page
+    (`bench/study_of_laplace_tables.py`). The mechanism adds noise to tables and is the
+    paper's alternative to synthetic data. Its sensitivities come from the confidential data, so nothing is promised,
+    whatever the value of ε (the nominal privacy loss; smaller is safer). Here the mechanism runs on the stand-in for
+    the Survey of Doctorate Recipients at
+    ε = {one.split.epsilon:g} with R = {one.split.replicates} replicates. Each record is used {one.split.uses} times:
+    ε is {one.split.point:g} for each point estimate and {one.split.replicate:g} for each replicate. The paper prints
+    one draw of the noise; the columns *here* have the median and the quartiles over {draws} draws of noise and
+    half-samples.
     """
 
 
 def agreement(beside, one):
-    """By how much the figures differ from the paper's, and why."""
+    """Paragraphs: by how much the figures differ from the paper's, and why."""
     widest = {level.level: level.sensitivity for level in one.noise if level.statistic == "count"}
     inner, genders = (beside["count"].filter(KINDS[kind]) for kind in ("inner cells", "genders"))
     salaries = beside["mean"].filter(KINDS["inner cells"])
@@ -147,7 +150,7 @@ def agreement(beside, one):
     typical, chance = margins_with_the_noise_of(inner, genders)
     expected = " and ".join(f"{round(se, -2):,.0f}" for se in typical)
     yield f"""
-    Salaries agree: the median ratio over inner cells is {salaries["ratio"].median():.2f}, and
+    Standard errors of salaries agree: the median ratio over inner cells is {salaries["ratio"].median():.2f}, and
     {within_quartiles(salaries)} of the 16 printed figures lie between the quartiles found here, where 8 are expected.
     """
     yield f"""
@@ -160,7 +163,8 @@ def agreement(beside, one):
     The genders' counts differ most, {genders["ratio"].median():.1f} times. The paper prints {noisy}: less than its own
     standard errors without noise, {direct}, and less than most of its inner cells, although the sensitivity of a margin
     cannot be less than that of the cells in it. With the noise of its inner cells about {expected} would be typical,
-    and two figures as low as printed have a chance of {chance:.0e}. (They were looked at because they stand out.)
+    and two figures as low as the printed ones would have a probability of {chance:.0e}. (They were examined because
+    they stand out, so this probability is not that of a test planned in advance.)
     """
 
 
@@ -183,7 +187,7 @@ def margins_with_the_noise_of(inner, margins):
 
 
 def table(cells):
-    """Every cell in the paper's order."""
+    """A Markdown table with every cell, in the paper's order."""
     head = "| field | gender | here: median | quartiles | paper | ratio |\n|---|---|--:|--:|--:|--:|\n"
     return head + "".join(
         f"| {row['field']} | {row['gender']} | {row['here']:,.0f} | {row['low']:,.0f} – {row['high']:,.0f} "

@@ -199,22 +199,24 @@ def page(found):
     return f"""# Simulation-based calibration
 
 Made by `make study` (`bench/study_of_posterior_ranks.py`).
-Parameters are drawn from the prior, {len(CELL)}
-records from the model with these parameters, and the model is fitted to them with α = 1. If prior, likelihood and
-sampler fit together, the rank of the true value among {DRAWS} posterior draws is uniform. Each p-value is that of a
-chi-square test with {BINS} bins; a model is rejected if one of its p-values is below {FALSE_ALARM:g} divided by their
-number. The priors have smaller scales than by default, so that the simulated records resemble a survey's:
+FBS is the fully Bayes model of the observed sample, FBP the fully Bayes model of the population and the sampling.
+In each simulation parameters are drawn from the prior, and {len(CELL)} records are drawn from the model with these
+parameters. The model is fitted to the records with weights α = 1. If prior, likelihood and sampler are consistent, the
+rank of the true value among {DRAWS} posterior draws is uniform. Each p-value is that of a chi-square test with {BINS}
+bins. A model is rejected if one of its p-values is below {FALSE_ALARM:g} divided by their number. The priors have
+smaller scales than by default, so that the simulated records resemble a survey's:
 `{MODELS[0]}` and `{MODELS[1]}`.
-Parameters and records are drawn anew where the standard deviation of t or of the log weights within cells is not
-between {PLAUSIBLE[0]:g} and {PLAUSIBLE[1]:g}; a choice by the records alone leaves the ranks uniform.
+Parameters and records are drawn anew if the standard deviation of the transformed outcome t or of the log weights
+within cells is not between {PLAUSIBLE[0]:g} and {PLAUSIBLE[1]:g}.
+This choice depends on the records alone, so the ranks stay uniform.
 
 | Model | Simulations | Quantities | Smallest p-value | Rejected below |
 |---|--:|--:|--:|--:|
 {summaries}
 
-![The empirical distribution of ranks less the uniform one](calibration.svg)
+![The empirical distribution of the ranks minus the uniform distribution](calibration.svg)
 
-Each line is a quantity; all lines of a right model stay in the grey band with probability 95 %.
+Each line is a quantity. If a model is correct, all its lines stay in the grey band with probability 95%.
 
 {tables}"""
 

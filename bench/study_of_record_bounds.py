@@ -115,15 +115,18 @@ def page(unweighted, calibrated, samples, calibrated_samples):
     )
     return f"""# Studies
 
-Made by `make study` (`bench/study_of_record_bounds.py`).
+Written by `make study` (`bench/study_of_record_bounds.py`). FBS is the fully Bayes model of the observed sample, FBP
+the fully Bayes model of the population and the sampling. Δ is the largest bound of a record after weighting (before
+weighting, where it is called unweighted), m is the number of synthetic data sets, and ε = 2·Δ·m is the privacy loss
+(smaller is safer).
 
 ## Calibration
 
-| model | target Δ | samples | furthest below | refits: mean | most |
+| model | target Δ | samples | furthest below the target | refits: mean | refits: most |
 |---|---:|---:|---:|---:|---:|
 {calibration_rows}
 
-ε = 2·Δ·{DATASETS}. A fit that fails its diagnostics would have stopped the study.
+m = {DATASETS}, so that ε = 2·Δ·{DATASETS}. A fit that failed its diagnostics would have stopped the study.
 
 ## Unweighted Δ
 
@@ -132,6 +135,8 @@ Made by `make study` (`bench/study_of_record_bounds.py`).
 {unweighted_rows}
 
 {POPULATIONS} simulated populations, n = 1000, 1000 draws.
+
+Percentages are quantiles over the samples; the last column has the paper's figure.
 """
 
 

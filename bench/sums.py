@@ -1,9 +1,10 @@
-"""The measurement of noisy sums from disk, beside polars reading the same columns of Parquet: time and peak memory.
+"""Measures noisy sums from disk, beside polars reading the same columns of Parquet: time and peak memory.
 
-Two passes over columns in plain files, which a release makes from Parquet first: histograms, then sums, with noise. One
-process takes turns between polars, the columns and the measurement, so that other work on the machine slows them alike;
-the best of its turns count. Another goes from Parquet to the measurement once, for its memory. The last is `svysynth
-release` as a whole. Files of at most 2,000,000 records are worked on from disk here, but not by that command.
+The measurement makes two passes over columns in plain files: one for histograms and one for sums, with noise. A release
+first makes these files from Parquet. One process takes turns between polars, making the columns, and the measurement,
+so that other work on the machine slows all three alike; the best of its turns count. A second process goes from Parquet
+to the measurement once, to find its peak memory. A third runs `svysynth release` as a whole. Here files of at most
+2,000,000 records are processed from disk too; `svysynth release` keeps such files in memory.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ def measure(sizes: list[int] = SIZES) -> None:
 
 
 def write_spec(folder: Path) -> None:
-    """The spec of the releases from files, with the other guarantee and tables alone."""
+    """Change the spec of the releases from files: the guarantee `global`, and tables alone."""
     text = (folder / "spec.toml").read_text(encoding="utf-8")
     noisy = text.replace('guarantee = "asymptotic"', NOISY).replace("datasets = 3\n", "datasets = 0\n")
     (folder / "spec.toml").write_text(noisy, encoding="utf-8")
 
 
 def prepare(folder: Path, scratch: Path) -> Callable[[], object]:
-    """The columns in plain files, and the measurement of them."""
+    """Make the columns in plain files; returns the function that measures them."""
     from svysynth import Streams, load_spec
     from svysynth.core.engine import LOCAL
     from svysynth.mechanisms.base import mechanism_of

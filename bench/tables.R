@@ -2,9 +2,9 @@
 #
 #   Rscript bench/tables.R FOLDER RECORDS RUNS SECONDS
 #
-# The folder has the columns as plain numbers. The best of RUNS runs counts, or of those begun within SECONDS, but of two
-# at least. Prints one line of JSON: seconds, standard error of the overall mean, version, and the most memory that the
-# process held.
+# The folder has the columns as plain numbers. The best of RUNS runs counts; after SECONDS no further run is begun, but
+# two are always made. Prints one line of JSON: seconds, standard error of the overall mean, version, and the peak memory
+# of the process.
 
 suppressPackageStartupMessages(library(survey))
 

@@ -1,7 +1,7 @@
-"""Direct tables beside svy and R survey: time and peak memory against the number of records.
+"""Compares direct tables with svy and R survey: time and peak memory by number of records.
 
-A 27-cell table set (8 fields × 2 genders, margins and total; counts and means with standard errors, fields as strata)
-from a frame in memory. Each tool is timed whole: from the frame to the finished set, its design object included.
+Each tool makes a 27-cell table set from a frame in memory (8 fields × 2 genders, margins and total; counts and means
+with standard errors, fields as strata). The time is from the frame to the finished set, including the design object.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from measuring import HERE, SIZES, answer, has_r, keep, program, run
 
 PATIENCE, MOST_GIB = 120.0, 4.0
 RUNS, LONG_ENOUGH = 5, 5.0
-"""The best of so many runs counts, or of those begun within so many seconds, but of two at least."""
+"""The best of so many runs counts. After so many seconds no further run is begun, but two are always made."""
 COLUMNS = {"field": np.int32, "gender": np.int32, "salary": np.float64, "weight": np.float64}
 
 
 def measure(sizes: list[int] = SIZES) -> None:
-    """Each tool at each number of records, until one of them takes it too long or too much memory."""
+    """Measure each tool at increasing numbers of records, until it takes too long or too much memory."""
     tools = [tool for tool, here in at_hand().items() if here]
     for records in sizes:
         with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +41,7 @@ def measure(sizes: list[int] = SIZES) -> None:
 
 
 def at_hand() -> dict[str, bool]:
-    """The tools, and whether they are installed."""
+    """Each tool, and whether it is installed."""
     return {
         "svysynth": True,
         "svy": find_spec("svy") is not None,
@@ -50,7 +50,7 @@ def at_hand() -> dict[str, bool]:
 
 
 def write(folder: Path, records: int) -> None:
-    """Columns as plain numbers, which all tools read alike."""
+    """Write columns as plain numbers, which all tools can read."""
     generator = np.random.default_rng(1)
     columns = {
         "field": generator.integers(1, 9, records),

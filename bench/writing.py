@@ -1,4 +1,4 @@
-"""Numbers and tables as a reader sees them in docs/benchmarks.md."""
+"""Formats numbers, tables and paragraphs for docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def number(value: str | float) -> str:
-    """Three digits that count."""
+    """A number with three significant digits."""
     value = float(value)
     digits = 2 - math.floor(math.log10(abs(value))) if value else 0
     return f"{round(value, digits):,.{max(digits, 0)}f}"
@@ -36,7 +36,7 @@ def paragraph(text: str) -> str:
 
 
 def table(heading: str, sides: str, rows: Iterable[list[str]]) -> str:
-    """A table; `sides` has r or l for each column."""
+    """A Markdown table; `sides` has r or l for each column, for its alignment."""
     names = [paragraph(name) for name in heading.split("|")]
     rule = [{"r": "---:", "l": "---"}[side] for side in sides]
     assert len(names) == len(rule)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import svysynth
-from generate import CONSOLE, command_line_page, run, trimmed
+from generate import CONSOLE, command_line_page, files_page, run, trimmed
 from svysynth.core.spec import parse_spec
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +68,10 @@ def test_every_setting_is_documented():
             assert f"| `{key}` |" in text, key
     for key in svysynth.TableSpec.model_fields:
         assert f"| `{key}` |" in text, key
+
+
+def test_the_list_of_files_is_up_to_date():
+    assert (ROOT / "docs/files.md").read_text(encoding="utf-8") == files_page(), "run `make docs`"
 
 
 def test_the_command_line_page_is_up_to_date():

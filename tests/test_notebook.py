@@ -177,7 +177,7 @@ def test_files_that_are_read_leave_the_charge_to_verification(calibrated):
     frames = [survey.frame for survey in calibrated.synthesize(correction=False).surveys]
     read = svysynth.read_synthetic(frames, outcome="income", public=["region", HOSTILE])
     for text in (shown(read), repr(read)):
-        assert "read from files; whether a budget was charged" in text.lower()
+        assert "read from files; svysynth.verify tells whether a budget was charged" in text.lower()
 
 
 def test_whatever_is_in_a_card_is_text():

@@ -1,8 +1,8 @@
 """Private tables and synthetic microdata from survey samples.
 
-`release`, `verify`, `more` and `open_budget` do what the command line does, charge included. `calibrate` is the paper's
-mechanism step by step. Objects that hold data show their sizes and never a value, in a notebook too, and what has not
-been charged to a budget says so.
+`release`, `verify`, `more` and `open_budget` do what the command line does, including the charge to a budget.
+`calibrate` runs the paper's mechanism step by step. Objects that hold data display their sizes and never a value, also
+in a notebook. Results that have not been charged to a budget say so.
 """
 
 import ast

@@ -1,13 +1,13 @@
-"""The whole way, in one screen: survey → what speaks against it → mechanism, with its charge → Release → two folders.
+"""The pipeline of a release, on one screen: survey → checks → mechanism, with its charge → Release → two folders.
 
-`release` writes `public/`, made from a `Release` alone, and `internal/`, which says how it went and is confidential.
-Both appear together or not at all. The charge comes before anything is drawn: a run that fails after it has spent it.
+`release` writes `public/`, made from a `Release` alone, and `internal/`, the evidence for disclosure review, which is
+confidential. Both appear together or not at all. The charge comes before anything is made that will be published: a run
+that fails after its charge has spent it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import polars as pl
 
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.errors import SurveyError, require_type
-from svysynth.core.new_folder import nearest_folder, refuse_existing, write_folder
+from svysynth.core.new_folder import nearest_folder, refuse_existing
 from svysynth.core.spec import PrivacySpec, Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
@@ -23,12 +23,10 @@ from svysynth.mechanisms.base import Made, find_public, mechanism_of, refuse_oth
 from svysynth.mechanisms.findings import refuse
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
-from svysynth.privacy.ledger import Charge, record_release
-from svysynth.privacy.payment import ANCHOR, budget_after, check_budget, pay, refusals_recorded
+from svysynth.privacy.ledger import Charge
+from svysynth.privacy.payment import budget_after, check_budget, pay, refusals_recorded
 from svysynth.privacy.release import NOT_FOR_RELEASE, TABLE_DIGITS, NotCharged, Release, rounded
-from svysynth.privacy.tamper_marks import write_durably
-from svysynth.publishing.internal_folder import write_internal
-from svysynth.publishing.public_folder import checksum, publish
+from svysynth.publishing.release_folder import write_release
 from svysynth.publishing.report.internal import Review
 from svysynth.publishing.verdict import Reason, ReleaseVerdict, beside, beyond_the_data, judge_release
 from svysynth.survey.large_files import Read, with_reader
@@ -45,36 +43,27 @@ def release(
     engine: Engine = LOCAL,
     judged: Callable[[ReleaseVerdict], None] = lambda _: None,
 ) -> Release:
-    """Run the whole way and write `public/` and `internal/` into a new folder, as `svysynth release` does.
+    """Make a release: write `public/` and `internal/` into a new folder, as `svysynth release` does.
 
-    `spec` is a spec or its path; the budget that it names is charged. What is made with streams that are not fresh is
-    charged to no budget and stamped NOT FOR RELEASE. A survey that is too large for memory, or that an engine of
-    several processes works on, is kept in a hidden folder beside the new one while the work lasts.
+    `spec` is a spec or its path; the budget that it names is charged. A run with streams that are not fresh (with a
+    seed) is charged to no budget, and its files are stamped NOT FOR RELEASE. A survey that is too large for memory, or
+    that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
     """
-    spec = load_spec(spec) if isinstance(spec, str | Path) else spec
-    require_type(spec, Spec, "the spec", "give its path, or what svysynth.load_spec makes of it")
-    require_type(folder, str | Path, "the folder", "give the path of a new folder")
-    folder = Path(folder)
-    require_type(streams, Streams | None, "streams", "leave it out, or use svysynth.Streams.seeded for tests")
-    if streams is None or streams.fresh:  # every release has entropy of its own, whatever it is given
-        streams = Streams.from_system()
-    if engine.remote:
-        refuse_other_machines(spec)
-    privacy = _ready(spec, folder, streams)
+    spec, folder, streams, privacy = _ready(spec, folder, streams, engine)
 
     def run(read: Read) -> Release:
         paid: list[Charge] = []
         with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
             progress("reading the survey")
             survey = read(mechanism_of(privacy).reads(spec))
-            found, verdict = _release(spec, privacy, survey, folder, streams, paid, progress)
+            found, verdict = _whole_way(spec, privacy, survey, folder, streams, paid, progress)
         judged(verdict)
         return found
 
     return with_reader(spec.survey, undivided_setting(spec), nearest_folder(folder), engine, run)
 
 
-def _release(
+def _whole_way(
     spec: Spec,
     privacy: PrivacySpec,
     survey: Survey,
@@ -83,8 +72,8 @@ def _release(
     paid: list[Charge],
     progress: Progress,
 ) -> tuple[Release, ReleaseVerdict]:
+    """From the survey to the two folders; what is refused before the charge costs nothing."""
     mechanism = mechanism_of(privacy)
-    # made before the charge: what no survey of this design can give is refused for free
     direct = tabulate_all(survey, spec.requested_tables, spec.direct_estimation)
     mechanism.check(survey, spec)
     examined = mechanism.examine(survey, spec, direct)
@@ -109,12 +98,12 @@ def _release(
     )
     review = _review(finished, survey, made, direct, examined)
     progress("writing")
-    _write(folder, finished, survey, made, direct, review)
+    write_release(folder, finished, survey, made, direct, review)
     return finished, review.verdict
 
 
 def _review(finished: Release, survey: Survey, made: Made, direct: pl.DataFrame, examined: Examined) -> Review:
-    """What the confidential data say of the finished release."""
+    """Compare the finished release with the confidential data, and reach the verdict."""
     compared = beside(finished.tables, direct)
     state = budget_after(finished.charge) if isinstance(finished.charge, Charge) else None
     reasons = beyond_the_data(survey, made.synthetic.surveys)
@@ -124,41 +113,23 @@ def _review(finished: Release, survey: Survey, made: Made, direct: pl.DataFrame,
     return Review(compared, examined, verdict, state)
 
 
-def _ready(spec: Spec, folder: Path, streams: Streams) -> PrivacySpec:
-    """Stop before the long work if the release could not be written or paid for."""
-    privacy = spec.privacy
+def _ready(
+    spec: Spec | str | Path, folder: str | Path, streams: Streams | None, engine: Engine
+) -> tuple[Spec, Path, Streams, PrivacySpec]:
+    """What was asked for, in order; stops before the long work if it could not be made, written or paid for."""
+    spec = load_spec(spec) if isinstance(spec, str | Path) else spec
+    require_type(spec, Spec, "the spec", "give its path, or what svysynth.load_spec makes of it")
+    require_type(folder, str | Path, "the folder", "give the path of a new folder")
+    require_type(streams, Streams | None, "streams", "leave it out, or use svysynth.Streams.seeded for tests")
+    if streams is None or streams.fresh:  # every release has entropy of its own, whatever it is given
+        streams = Streams.from_system()
+    if engine.remote:
+        refuse_other_machines(spec)
+    folder, privacy = Path(folder), spec.privacy
     if privacy is None:
         raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism, epsilon and datasets")
     refuse_existing(folder)
     refuse(find_public(spec))
     if streams.fresh:
         check_budget(privacy, mechanism_of(privacy).guarantee(spec.survey, privacy), folder)
-    return privacy
-
-
-def _write(folder: Path, finished: Release, survey: Survey, made: Made, direct: pl.DataFrame, review: Review) -> None:
-    """Build both folders beside the target, bind them to their charge, then give them their name in one step."""
-
-    def build(building: Path) -> None:
-        public, internal, anchor = (building / name for name in ("public", "internal", ANCHOR))
-        public.mkdir()
-        internal.mkdir(mode=0o700)
-        manifest = publish(finished, public)
-        write_internal(internal, finished, survey, made.synthetic, direct, review, made.evidence)
-        _settle(building)
-        if isinstance(finished.charge, Charge):
-            write_durably(anchor, record_release(finished.charge, checksum(manifest)).to_json())
-            anchor.chmod(0o644)
-        building.chmod(0o755)
-
-    write_folder(folder, build)
-
-
-def _settle(folder: Path) -> None:
-    """Wait until all is on disk, so that the new name never stands for half a release."""
-    for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    return spec, folder, streams, privacy

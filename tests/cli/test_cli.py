@@ -33,9 +33,9 @@ def test_demo_releases_verifies_and_shows_what_to_open(tmp_path, capsys):
         "release-1/public/report.html",
     ):
         assert text in out
-    assert "ε = 1.5 if a respondent's salary and weight are blanked out, 3 if they are changed" in out
+    assert "ε = 1.5 if a respondent's salary and weight are blanked out, and 3 if they are changed" in out
     assert "This holds for every data set" in out
-    assert "10 synthetic files, made again from draws and seed" in out
+    assert "10 synthetic files, made again from the draws and the seed" in out
 
 
 def test_check_shows_the_design(demo, capsys):
@@ -104,7 +104,7 @@ def test_a_draft_says_step_by_step_what_is_to_be_filled_in(demo, tmp_path, capsy
     code, out, _ = run(capsys, "check", target)
     assert code == 0
     assert "release would refuse: survey.population_total: is not declared" in out
-    assert "Instead: declare it" in out
+    assert "Instead: declare survey.population_total" in out
     fill_in("# population_total = …", "population_total = 125199")
     code, out, _ = run(capsys, "check", target)
     assert (code, "release would refuse" in out) == (0, False)
@@ -145,7 +145,7 @@ def test_an_unforeseen_failure_shows_no_value(demo, monkeypatch, capsys):
     def fail(*_):
         raise ValueError("the salary of 123456 is wrong")
 
-    monkeypatch.setattr("svysynth.cli.tables.overview", fail)
+    monkeypatch.setattr("svysynth.cli.check.overview", fail)
     code, _, err = run(capsys, "check", demo / "doctorates.toml")
     assert code == 70
     assert "123456" not in err

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import svysynth
-from neighbours import ANSWERS, MECHANISMS, SPEC, make_house
+from neighbours import ANSWERS, SPEC, TRIED, make_house
 from no_evidence import NoEvidence
 from repeatable import repeat
 from signing import sign
@@ -19,7 +19,7 @@ from svysynth.cli.check import render_overview
 from svysynth.core import registry
 from svysynth.core.engine import Local
 from svysynth.core.errors import SurveyError
-from svysynth.core.registry import MEMBERS, Member, find_member, mechanism_names, promises_of
+from svysynth.core.registry import MECHANISMS, ListedMechanism, find_mechanism, mechanism_names, promises_of
 from svysynth.core.spec import load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
@@ -31,7 +31,7 @@ from svysynth.mechanisms.base import (
     Remade,
     Roles,
     find_public,
-    load_member,
+    load_mechanism,
     mechanism_of,
 )
 from svysynth.mechanisms.findings import Finding
@@ -47,7 +47,7 @@ from svysynth.survey.overview import overview
 from svysynth.survey.survey import survey_from_file
 
 PACKAGE = Path(svysynth.__file__).parent
-EVERY = [(name, member.promise) for member in MEMBERS for name in member.names]
+EVERY = [(name, member.promise) for member in MECHANISMS for name in member.names]
 RELEASED = [(name, promise) for name, promise in EVERY if promise != "none"]
 
 
@@ -83,7 +83,7 @@ def test_a_mechanism_and_a_promise_name_one_member():
     assert len(set(EVERY)) == len(EVERY)
     assert set(mechanism_names()) == {name for name, _ in EVERY}
     assert set(mechanism_names(released=True)) == {name for name, _ in RELEASED}
-    assert find_member("fbs", "none") is None
+    assert find_mechanism("fbs", "none") is None
     assert promises_of("nothing") == ()
 
 
@@ -108,12 +108,12 @@ def test_nothing_compares_the_names_of_mechanisms():
 
 @pytest.mark.parametrize(("name", "promise"), EVERY)
 def test_it_says_what_it_is(house, name, promise):
-    spec, member = spec_of(house, name, promise), find_member(name, promise)
+    spec, member = spec_of(house, name, promise), find_mechanism(name, promise)
     mechanism = mechanism_of(spec.privacy)
     assert Mechanism in type(mechanism).__mro__
     for part in (part for part in vars(Mechanism) if not part.startswith("_")):
         assert getattr(type(mechanism), part) is not getattr(Mechanism, part), part
-    assert mechanism is load_member(member)
+    assert mechanism is load_mechanism(member)
     assert mechanism.title(name)
     assert set(mechanism.stated) <= {"scheme", "draws", "correction", "scales"}
     assert mechanism.reads(spec).data == spec.survey.data
@@ -125,7 +125,7 @@ def test_it_says_what_it_is(house, name, promise):
 
 @pytest.mark.parametrize(("name", "promise"), EVERY)
 def test_what_it_promises_follows_from_a_spec_and_again_from_a_manifest(house, name, promise):
-    spec, member = spec_of(house, name, promise), find_member(name, promise)
+    spec, member = spec_of(house, name, promise), find_mechanism(name, promise)
     mechanism = mechanism_of(spec.privacy)
     found = mechanism.guarantee(spec.survey, spec.privacy)
     assert (found.kind, found.mechanism) == (promise, name)
@@ -208,7 +208,7 @@ def test_its_evidence_is_for_the_internal_folder(house, tmp_path, name, promise)
 @pytest.mark.parametrize(("name", "promise"), RELEASED)
 def test_a_release_has_its_files_and_is_verified(house, tmp_path, monkeypatch, name, promise):
     found = released(spec_of(house, name, promise), tmp_path / "r", monkeypatch)
-    mechanism, member = mechanism_of(found.privacy), find_member(name, promise)
+    mechanism, member = mechanism_of(found.privacy), find_mechanism(name, promise)
     assert set(mechanism.public_files(found)) == set(found.files)
     remade = mechanism.remake(tmp_path / "r/public", found)
     assert remade is not None or not member.microdata
@@ -315,8 +315,8 @@ def tables_of(measurement):
 @pytest.fixture
 def toy(house, monkeypatch):
     """All that it takes to register one."""
-    line = Member(("toy",), "global", False, "test_mechanisms.Toy")
-    monkeypatch.setattr(registry, "MEMBERS", (*MEMBERS, line))
+    line = ListedMechanism(("toy",), "global", False, "test_mechanisms.Toy")
+    monkeypatch.setattr(registry, "MECHANISMS", (*MECHANISMS, line))
     return spec_of(house, "toy", "global")
 
 
@@ -353,7 +353,7 @@ def test_a_new_mechanism_is_in_the_frontier_and_in_what_check_shows(toy):
 
 def test_what_is_not_on_the_list_is_refused(house, toy, tmp_path, monkeypatch):
     released(toy, tmp_path / "r", monkeypatch)
-    monkeypatch.setattr(registry, "MEMBERS", MEMBERS)
+    monkeypatch.setattr(registry, "MECHANISMS", MECHANISMS)
     with pytest.raises(
         SurveyError, match=r"'privacy\.mechanism' must be one of 'fbs', 'fbp', 'laplace', 'laplace-paper'"
     ):
@@ -366,5 +366,5 @@ def test_what_is_not_on_the_list_is_refused(house, toy, tmp_path, monkeypatch):
 
 def test_the_audits_of_neighbours_cover_every_member():
     """What is released is compared between neighbours, under at least one name of each."""
-    covered = {find_member(*pair) for pair in MECHANISMS.values()}
-    assert covered == {member for member in MEMBERS if member.promise != "none"}
+    covered = {find_mechanism(*pair) for pair in TRIED.values()}
+    assert covered == {member for member in MECHANISMS if member.promise != "none"}

@@ -82,7 +82,7 @@ def test_a_seeded_run_of_noisy_tables_repeats_and_gives_no_real_noise_away(relea
         assert run("release", released / "s.toml", "--out", tmp_path / name, "--seed", 5) == 0
         said = capsys.readouterr().out
         assert "Verdict: do not publish." in said
-        assert "Nothing of it may be published." in said
+        assert "None of it may be published." in said
         found.append((tmp_path / name / "public/NOT-FOR-RELEASE-tables.csv").read_bytes())
     assert found[0] == found[1]
 

@@ -186,7 +186,7 @@ def test_synthetic_files_are_read_with_both_weights(calibrated, tmp_path):
     for column in ("estimate", "se"):
         np.testing.assert_allclose(read[column].to_numpy(), made[column].to_numpy(), rtol=1e-9)
     for files in (paths[0], str(paths[0]), []):
-        with pytest.raises(SurveyError, match="as a list"):
+        with pytest.raises(SurveyError, match="needs a list"):
             svysynth.read_synthetic(files, **roles)
     with pytest.raises(SurveyError, match="weight_unsmoothed"):
         svysynth.read_synthetic([synthetic.surveys[0].frame.drop("weight_unsmoothed")], **roles)

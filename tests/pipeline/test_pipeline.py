@@ -96,7 +96,7 @@ def test_an_existing_folder_is_not_touched(released, capsys):
             (f'{MECHANISM}guarantee = "asymptotic"', f'mechanism = "{name}"\nguarantee = "{promise}"', message)
             for name, promise, message in (
                 ("laplace", "global", "privacy.bounds"),
-                ("laplace-paper", "none", "comparison without a guarantee"),
+                ("laplace-paper", "none", "is for comparison only, has no guarantee"),
             )
         ),
         ('guarantee = "asymptotic"', "", "'privacy.guarantee' is required"),

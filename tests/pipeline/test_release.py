@@ -48,6 +48,7 @@ from svysynth.privacy.ledger import entries, open_budget, show
 from svysynth.privacy.release import Release, microdata
 from svysynth.publishing import internal_folder as internal
 from svysynth.publishing import public_folder as publish
+from svysynth.publishing import release_folder
 from svysynth.publishing.verification import verify_release
 from svysynth.survey import large_files
 from svysynth.survey.survey import survey_from_file
@@ -660,7 +661,7 @@ WRITING = [
     (publish, "make_manifest"),
     (publish, "sums_text"),
     (os, "utime"),
-    (pipeline, "write_internal"),
+    (release_folder, "write_internal"),
     (internal, "write_frame"),
     (internal, "internal_page"),
     (Path, "rename"),
@@ -828,7 +829,7 @@ def test_a_folder_without_permission_is_refused_before_the_charge(quick, spec_pa
 
 def test_a_full_disk_at_every_file(quick, spec_path, ledger, tmp_path, capsys, ready):
     """A limit on the size of files stops a write half way, as a full disk does: at each file in turn."""
-    write = pipeline._write
+    write = pipeline.write_release
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     charges = show(ledger)[0].charges
 
@@ -841,7 +842,7 @@ def test_a_full_disk_at_every_file(quick, spec_path, ledger, tmp_path, capsys, r
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
         quick.setattr(pseudo_posterior, "calibrate_suitable", ready)
-        quick.setattr(pipeline, "_write", limited)
+        quick.setattr(pipeline, "write_release", limited)
         quick.setattr(publish, "public_page", lambda _: "p" * 50_000)
         quick.setattr(internal, "internal_page", lambda *_: "i" * 60_000)
         return attempt(spec_path, tmp_path, capsys, quick)
@@ -882,7 +883,7 @@ def nursery(ready_path):
             if order["meet"]:
                 payment.charge = meeting(payment.charge, Path(order["meet"]))
             if order["endless"]:
-                pipeline._settle = never
+                release_folder._settle = never
             code = 0
             try:
                 try:
@@ -1121,6 +1122,6 @@ def test_the_paper_s_noise_is_not_released(noisy, tmp_path, capsys):
     path.write_text(text.replace("people-V8K2.csv", str(noisy.spec.with_name("people-V8K2.csv"))))
     before = show(noisy.ledger)
     assert run("release", path, "--out", tmp_path / "release") == 1
-    assert "comparison without a guarantee" in capsys.readouterr().err
+    assert "is for comparison only, has no guarantee" in capsys.readouterr().err
     assert show(noisy.ledger) == before
     assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]

@@ -60,7 +60,7 @@ def test_a_budget_of_the_other_kind_is_not_charged(tmp_path):
     open_budget(tmp_path / "ledger.db", "people", 10, "asymptotic")
     with pytest.raises(SurveyError, match="is open for asymptotic and not for differential privacy"):
         charge(tmp_path / "ledger.db", "people", 1, "a", "differential privacy")
-    with pytest.raises(SurveyError, match="kind that is not known"):
+    with pytest.raises(SurveyError, match="unknown kind of ε"):
         open_budget(tmp_path / "ledger.db", "people", 10, "global")
     assert len(entries(tmp_path / "ledger.db")) == 1
 

@@ -628,6 +628,7 @@ def test_sigterm_at_a_random_time_leaves_the_old_state_or_the_new(path, fast, gr
         code += f"c.spend({str(path)!r}, {str(fast)!r}, 'r{round_}', {UNIT!r})"
         with subprocess.Popen([sys.executable, "-S", "-c", code], env=ENVIRONMENT) as spender:
             while not (fast / f"r{round_}-1.asked").exists():
+                assert spender.poll() is None
                 time.sleep(0.001)
             time.sleep(random_numbers.uniform(0, 0.03))
             spender.terminate()

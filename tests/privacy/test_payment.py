@@ -17,6 +17,7 @@ from svysynth.privacy.ledger import charge, entries, fingerprint_key, open_budge
 from svysynth.privacy.tamper_marks import Anchor, seal_path
 from svysynth.publishing import internal_folder as internal
 from svysynth.publishing import public_folder as publish
+from svysynth.publishing import release_folder
 from svysynth.publishing.public_folder import checksum
 from svysynth.publishing.verification import verify_release
 
@@ -80,7 +81,7 @@ def test_a_release_gets_its_name_after_it_is_bound(quick, house):
         assert not (house / "second").exists()
         raise SurveyError("file", "ledger", "cannot be written", "try again")
 
-    quick.setattr(pipeline, "record_release", fail)
+    quick.setattr(release_folder, "record_release", fail)
     with pytest.raises(SurveyError, match="cannot be written"):
         release_again(house, "second")
     assert not (house / "second").exists()

@@ -234,7 +234,7 @@ def test_a_public_file_that_tells_nothing_is_one_error(folder, spec, tmp_path):
         with pytest.raises(SurveyError) as caught:
             from_public_file(spec, tmp_path / name)
         assert "--standin" in caught.value.place or "model.formula" in caught.value.place
-    with pytest.raises(SurveyError, match="cannot be joined"):
+    with pytest.raises(SurveyError, match="cannot be combined"):
         from_public_file(spec, folder / "public-2015.csv", Published(median=5.0))
 
 

@@ -49,7 +49,7 @@ def test_a_release_like_the_direct_tables_is_to_be_published():
 @pytest.mark.parametrize(
     ("released", "level", "words"),
     [
-        (tables([100.0] * 10, [3.0] * 10), "look closer", "standard errors of means are 0.6 of the direct ones"),
+        (tables([100.0] * 10, [3.0] * 10), "look closer", "standard errors of means are 0.6 times the direct ones"),
         (tables([100.0] * 10, [1e-6] * 10), "do not publish", "standard errors of means are 2e-07"),
         (tables([100.0] * 7 + [120.0] * 3, [5.0] * 10), "look closer", "3 of 10 direct means lie outside"),
         (tables([100.0] * 3 + [120.0] * 7, [5.0] * 10), "do not publish", "7 of 10 direct means lie outside"),
@@ -96,7 +96,7 @@ def test_what_was_found_before_and_the_diagnostics_and_the_budget_count():
     )
     assert judged(same, complaints=["the chains disagree"]).level == "do not publish"
     nearly_spent = BudgetState("people", "asymptotic", 10_000_000, 7_000_000, 2)
-    assert "70% of the budget is spent: 3 is left" in judged(same, budget=nearly_spent).lines()[1]
+    assert "70% of the budget is spent: ε = 3 is left" in judged(same, budget=nearly_spent).lines()[1]
     assert judged(same, budget=BudgetState("people", "asymptotic", 10_000_000, 4_000_000, 1)).level == "publish"
 
 

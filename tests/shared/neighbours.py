@@ -35,7 +35,7 @@ formula = "1"
 [[tables]]
 by = ["region", "sex"]
 """
-MECHANISMS = {
+TRIED = {
     "fbs asymptotic": ("fbs", "asymptotic"),
     "fbs global": ("fbs", "global"),
     "laplace": ("laplace", "global"),
@@ -57,7 +57,7 @@ def make_house(folder, mechanism, answers):
         "sex": np.where(np.arange(RECORDS) % 3, "F", "M"),
     }
     pl.DataFrame(labels | {"income": income, "wt": weight}).write_csv(folder / "people.csv")
-    name, guarantee = MECHANISMS[mechanism]
+    name, guarantee = TRIED[mechanism]
     (folder / "s.toml").write_text(SPEC.format(mechanism=name, guarantee=guarantee))
     open_budget(folder / "ledger.sqlite", "people", 1000, load_spec(folder / "s.toml").privacy.accounting)
     return folder / "s.toml"

@@ -51,7 +51,7 @@ def test_every_role_is_found(tmp_path, ending):
     assert spec.survey.strata == "stratum"
     assert spec.survey.cluster == "psu"
     assert spec.survey.public == ("stratum", "region")
-    assert 'further candidates, if they are public and no answers: ["sex", "hh_size"]' in draft.text
+    assert 'further candidates, if they are public and not answers: ["sex", "hh_size"]' in draft.text
     assert spec.survey.data.name == f"d.{ending}"
 
 

@@ -75,7 +75,8 @@ def test_a_release_may_filter_by_what_is_public(settings):
     [("salary > 50000", "salary"), ("sex = 'F' and wt < 90", "wt"), ('abs("salary") > 0 or age = 1', "salary")],
 )
 def test_a_release_never_filters_by_the_outcome_or_the_weight(where, column):
-    with pytest.raises(SurveyError, match=f"confidential column '{column}'.*who is left out would tell about it"):
+    reason = f"confidential column '{column}'.*who is left out would reveal something about it"
+    with pytest.raises(SurveyError, match=reason):
         refuse_private_filter(survey_spec(f"where = '''{where}'''\nuniverse = ['age']"))
 
 

@@ -78,7 +78,7 @@ def test_a_wrong_where_is_refused(where, message):
         ({"w": [1.0, 1.0, 1.0, 1e-70]}, {}, "'w': 1 of 4 records is absurdly small"),
         ({"w": ["1", "x", "2", "3"]}, {}, "'w': 1 of 4 records is not a number"),
         ({"w": [True, False, True, True]}, {}, "'w': is not numeric"),
-        ({"y": [0.0, -1.0, 1.0, 2.0]}, {}, "'y': 2 of 4 records are not positive, and have no logarithm"),
+        ({"y": [0.0, -1.0, 1.0, 2.0]}, {}, "'y': 2 of 4 records are not positive: there is no logarithm"),
         ({"g": [1, None, 1, 2]}, {}, "'g': 1 of 4 records is missing"),
         ({"g": ["a", "", "b", " "]}, {}, "'g': 2 of 4 records are missing"),
         ({"g": [1.5, 2.0, 1.0, 2.0]}, {}, "'g': does not hold categories"),

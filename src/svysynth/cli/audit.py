@@ -1,4 +1,4 @@
-"""`svysynth audit`: attack the privacy claims, with exact figures and with samples. Parse, call, print."""
+"""`svysynth audit`: attack the privacy claims, by exact computation and by sampling. Parse, call, print."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from svysynth.core.spec import load_spec
 from svysynth.survey.files import write_frame
 
 audit = typer.Typer(
-    help="Attack the privacy claims: what could someone learn who compares two neighbouring data sets?\n\n"
-    "Two data sets are neighbours if one respondent's outcome and weight differ. All data are generated: no survey is "
-    "read and no budget is charged. docs/privacy.md states the claims, docs/audit.md what these audits found.",
+    help="Attack the privacy claims: how well can two neighbouring data sets be told apart by their releases?\n\n"
+    "Two data sets are neighbours if they differ in one respondent's outcome and weight. All data are generated: "
+    "no survey is read and no budget is charged. docs/privacy.md states the claims, docs/audit.md what these audits "
+    "found.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -37,33 +38,38 @@ Out = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write the figures to FILE (csv or parquet) too.", show_default=False),
 ]
-Seed = Annotated[int | None, seed_option("Repeat the same audit; noise on tables stays the system's.")]
+Seed = Annotated[
+    int | None, seed_option("Repeat the same audit; noise on tables comes from the system and does not repeat.")
+]
 ASYMPTOTIC = (
-    "The asymptotic guarantee is not differential privacy, nor a bound for every data set. Its rows are shown and not "
-    "judged: an ε above the claim refutes nothing that was promised, and tells what was not."
+    "The asymptotic guarantee is not differential privacy, nor a bound for every data set. Its rows are shown but not "
+    "judged: an ε above the claim refutes nothing that was promised. It shows what is not promised."
 )
 SAMPLED = (
-    "A lower bound above the claim would refute it. One below proves nothing: a better attack, or more runs, might "
-    "find more."
+    "A lower bound above the claim would refute it. A lower bound below the claim proves nothing: a better attack, or "
+    "more runs, might find more."
 )
 
 
 @audit.command()
 def exact(
     pairs: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Pairs of neighbours, every other adversarial.")
+        int,
+        typer.Option(min=1, max=1_000_000, help="Pairs of neighbouring data sets; every second pair is adversarial."),
     ] = 500,
-    epsilon: Annotated[float, typer.Option(min=0.01, max=100.0, help="Of the noise on tables.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(min=0.01, max=100.0, help="ε of the audited global guarantee.")] = 1.0,
     seed: Seed = None,
     out: Out = None,
 ) -> None:
-    """The exact privacy loss on small data sets, and the (ε, δ) it needs.
+    """Compute the exact privacy loss on small data sets, and the (ε, δ) that would cover it.
 
-    The global guarantee, of `laplace` and of noisy sums: how far one respondent moves the sums that releases measure,
-    over the scale of their noise, is the largest log ratio that any result can have. The exit code is 1 if it exceeds
-    the claim. The asymptotic guarantee: a model of two parameters on a grid has posteriors that are finite lists of
-    probabilities, so that the largest ratio between those of two neighbours is exact, and so is the ε needed with
-    δ = 0, 1e-6 and 1e-3.
+    The global guarantee, of `laplace` and of noisy sums: the change that one respondent makes to the measured sums,
+    divided by the scale of their noise, is the largest log ratio that any result can have. The exit code is 1 if it
+    exceeds the claim.
+
+    The asymptotic guarantee: each posterior of a model with two parameters on a grid is a finite list of probabilities.
+    The largest ratio between the posteriors of two neighbours is therefore exact, and so is the ε needed with δ = 0,
+    1e-6 and 1e-3.
 
     Examples: `svysynth audit exact`, `svysynth audit exact --pairs 10000 --epsilon 3 --out audit.csv`
     """
@@ -83,23 +89,23 @@ def sampled(
     spec_path: Annotated[
         Path,
         typer.Argument(
-            metavar="SPEC", help="Its mechanism and bounds are audited.", readable=False, show_default=False
+            metavar="SPEC", help="The spec whose mechanism and bounds are audited.", readable=False, show_default=False
         ),
     ],
-    epsilon: Annotated[str, typer.Option(help="Values of ε of the tables, with commas.")] = "0.5,1,2",
+    epsilon: Annotated[str, typer.Option(help="Values of ε, separated by commas.")] = "0.5,1,2",
     runs: Annotated[int, typer.Option(min=2, help="Releases of each data set, at each ε.")] = 20,
     records: Annotated[int, typer.Option(min=5, help="Records of the generated survey.")] = 20,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.999999, help="Of each lower bound.")] = 0.95,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.999999, help="Confidence of each lower bound.")] = 0.95,
     seed: Seed = None,
     out: Out = None,
 ) -> None:
-    """Attack whole releases with samples: a lower bound on ε for each attack.
+    """Attack whole releases, repeated many times: a lower bound on ε for each attack.
 
-    Two small surveys are generated that differ in one respondent, with the answers that do the most harm. Both are
-    released many times over, in a folder that is thrown away. The white-box attack sees the noisy sums, the black-box
-    attack the published files. Half of the runs choose the attack, the others count how often it succeeds, and Clopper
-    and Pearson's limits make that a lower bound on ε. For `guarantee = "global"`. The exit code is 1 if a bound exceeds
-    the claim.
+    Generates two small surveys that differ in one respondent, whose answers are the worst case for privacy. Both are
+    released many times, in a temporary folder. The white-box attack sees the noisy sums, the black-box attack the
+    published files. Half of the runs choose the attack; the other half count how often it succeeds, and Clopper-Pearson
+    limits turn the counts into a lower bound on ε. For specs with `mechanism = "laplace"`. The exit code is 1 if a
+    lower bound exceeds the claim.
 
     Example: `svysynth audit sampled doctorates.toml --epsilon 0.5,1,2 --runs 40 --out audit.csv`
     """
@@ -126,7 +132,7 @@ def sampled(
 
 
 def _finish(found: pl.DataFrame, out: Path | None) -> None:
-    """Write what was asked for; leave with 1 where a claim does not hold."""
+    """Write the figures to a file where one was asked for; exit with 1 where a claim does not hold."""
     if out is not None:
         write_frame(found, out)
         say(f"Wrote {out}: {found.height} rows.")

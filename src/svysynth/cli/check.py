@@ -1,4 +1,4 @@
-"""`svysynth check`: whether a spec fits its data, and the design as the confidential data show it. Nothing is spent."""
+"""`svysynth check`: whether a spec fits its data, and the design as the confidential data show it. No charge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # it needs JAX, which takes a second to load
 
 
 def check(spec_path: SpecPath) -> None:
-    """Validate a spec and its data, and show the design. Nothing is spent.
+    """Validate a spec and its data, and show the design. Nothing is charged.
 
     What it prints is computed from the confidential data and is for internal use.
 
@@ -46,7 +46,7 @@ def _show_design(survey: Survey, spec: Spec) -> None:
 
 
 def _findings(survey: Survey, spec: Spec) -> list[Finding]:
-    """What would make a release of this survey wrong."""
+    """The reasons why a release of this survey would be wrong."""
     from svysynth.mechanisms.base import examine, find_public
 
     if spec.privacy is None:

@@ -1,11 +1,11 @@
 """The console of the command line, and what its commands share: how they print, what options mean, where they write.
 
-Commands parse, call and print. How wide the console is, what a progress bar looks like, what `--seed` and `--engine`
-are, and which files and folders may be written to is decided here, once:
+Commands parse, call and print. This file decides once for all of them how wide the console is, what a progress bar
+looks like, what `--seed` and `--engine` mean, and which files and folders may be written to:
 
-- a folder given with `--out` is a new one (`core/new_folder.py`), unless the command says that it takes up an
+- a folder given with `--out` is a new one (`core/new_folder.py`), unless the command says that it continues an
   unfinished run;
-- a table given with `--out` may replace an earlier one, and never what it was made from;
+- a table given with `--out` may replace an earlier table, but never the file it was made from;
 - a file that people edit, such as a spec, is replaced with `--force` only.
 """
 
@@ -43,13 +43,13 @@ from svysynth.survey.survey import Survey
 Result = TypeVar("Result")
 
 WIDTH_OF_A_PIPE = 160
-"""Columns where the output goes to a file or a pipe."""
+"""Width in characters where the output goes to a file or a pipe."""
 WIDTH_OF_A_PAGE = 80
-"""The same for commands whose output is meant for pages."""
+"""Width in characters for commands whose output people paste into pages."""
 LARGEST_NUMBER = 1e9
 TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
 INTERNAL_STYLE = "bold yellow"
-"""How it is shown that something is for internal use."""
+"""The style of lines that are for internal use."""
 
 # --- options that commands share ---
 
@@ -59,7 +59,11 @@ SpecPath = Annotated[
 EngineOption = Annotated[EngineName, typer.Option(help="Execution backend: see docs/large.md.")]
 SchedulerOption = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="A Dask cluster's; without it, this machine's.", show_default=False),
+    typer.Option(
+        metavar="ADDRESS",
+        help="The address of a Dask cluster; without it, Dask runs on this machine.",
+        show_default=False,
+    ),
 ]
 
 
@@ -74,7 +78,7 @@ def streams_of(seed: int | None) -> Streams:
 
 
 def positive_numbers(text: str, option: str, example: str, largest: float = LARGEST_NUMBER) -> list[float]:
-    """A list of numbers as it was typed, in ascending order."""
+    """The numbers of a list that was typed, in ascending order."""
     try:
         numbers = sorted({float(part) for part in text.split(",")})
         if numbers and numbers[0] > 0 and numbers[-1] <= largest:
@@ -103,7 +107,7 @@ def show(renderable: RenderableType, pipe: int = WIDTH_OF_A_PIPE) -> None:
 
 
 def warn(word: str, text: str, style: str = INTERNAL_STYLE) -> None:
-    """A line that begins with what it is."""
+    """A line that begins with a word that says what it is, such as a warning."""
     say(Text(f"{word}: ", style=style) + Text(text))
 
 
@@ -113,7 +117,7 @@ def complain(message: str) -> None:
 
 
 def make_table(title: str = "", **settings: Any) -> Table:
-    """A table as all commands show it."""
+    """An empty table in the style of all commands."""
     return Table(
         box=box.SIMPLE_HEAD, title=Text(title, style="bold") if title else None, title_justify="left", **settings
     )
@@ -146,17 +150,17 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 def refuse_table_file(
     out: Path | None, *sources: Path, endings: tuple[str, ...] = (".csv", ".tsv", ".parquet")
 ) -> None:
-    """Before the work: stop where a table cannot be written with this ending, or would replace what it is made from."""
+    """Stop before the work where a file's ending is no table's, or the table would replace what it is made from."""
     if out is None:
         return
     if out.suffix.lower() not in endings:
         *others, last = (ending.removeprefix(".") for ending in endings)
-        raise file_error(out, "has an ending that cannot be written", f"use {', '.join(others)} or {last}")
+        raise file_error(out, "cannot be written with this file extension", f"use {', '.join(others)} or {last}")
     refuse_overwriting(out, *sources)
 
 
 def refuse_existing_file(target: Path, force: bool) -> None:
-    """Stop where a file that people edit is there already, unless they said that it may go."""
+    """Stop where a file that people edit exists already, unless `--force` was given."""
     if target.exists() and not force:
         raise SurveyError("file", f"file '{target.name}'", "exists already", "use --force, or --out FILE")
 
@@ -165,5 +169,5 @@ def refuse_existing_file(target: Path, force: bool) -> None:
 
 
 def with_survey(spec: Spec, folder: Path, work: Callable[[Survey], Result]) -> Result:
-    """What `work` makes of the survey; one that is large is kept in a hidden folder in this one meanwhile."""
+    """What `work` makes of the survey; a large survey is kept meanwhile in a hidden folder inside `folder`."""
     return with_reader(spec.survey, undivided_design(spec), folder, LOCAL, lambda read: work(read(spec.survey)))

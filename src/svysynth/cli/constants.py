@@ -1,4 +1,4 @@
-"""`svysynth constants`: public constants for the guarantee `global`, their reasons, and what bounds do."""
+"""`svysynth constants`: public constants for the guarantee `global`, their reasons, and the effect of bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from svysynth.cli.console import INTERNAL_STYLE, WIDTH_OF_A_PAGE, make_table, say, show
 from svysynth.core.errors import SurveyError
 from svysynth.core.new_folder import refuse_existing, write_folder
-from svysynth.core.registry import find_member
+from svysynth.core.registry import find_mechanism
 from svysynth.core.spec import Spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.files import write_frame
@@ -26,14 +26,15 @@ FINE_REACHES = tuple(1 + step / 8 for step in range(29))
 OUTCOME, SAMPLE, FILE = "Published figures of the outcome", "Published figures of the sample", "Or a public file"
 RELEASE, SHOWN = "The release", "What to write"
 BOUNDS_LEGEND = (
-    "Bias of mean: of clamped values, as in tables with additive noise. Bias of model: of a law fitted to them. Noise "
-    "grows in proportion to the bounds.\n"
+    "Bias of mean: the bias of the mean of clamped values, as in tables with additive noise. Bias of model: the bias "
+    "of the mean of a distribution fitted to them. Noise grows in proportion to the bounds.\n"
 )
 
 SCALES_LEGEND = (
-    "If the proposed scales are right. Bias of model: of means from sums of clamped answers. Weighted sums take a part "
-    "of it back, and standard errors do not show it. Errors: expected ones, of sampling and noise, over those of right "
-    "scales; the median of all rows of the tables.\n"
+    "These figures hold if the proposed scales are right. Bias of model: the bias of means from sums of clamped "
+    "answers. Weighted sums remove a part of this bias; standard errors do not show it. Errors: the expected standard "
+    "errors, of sampling and noise together, divided by those with the right scales; the median over all rows of the "
+    "tables.\n"
 )
 
 
@@ -62,34 +63,40 @@ def constants(
     ] = None,
     explained: Annotated[float, _option("The share of its variance that lies between cells.", OUTCOME, "SHARE")] = 0.0,
     records: Annotated[int | None, _option("n, how many records the sample has.", SAMPLE, "COUNT")] = None,
-    population: Annotated[Number, _option("N; by default the spec's population_total.", SAMPLE)] = None,
+    population: Annotated[
+        Number, _option("N, the population total; by default the spec's population_total.", SAMPLE)
+    ] = None,
     weight_range: Annotated[
         Pair, _option("The smallest and the largest plausible weight. They become the bounds.", SAMPLE, "LOW,HIGH")
     ] = None,
     weight_cv: Annotated[Number, _option("The weights' coefficient of variation.", SAMPLE)] = None,
-    design_effect: Annotated[Number, _option("Kish's, of the weights alone: 1 + CV².", SAMPLE)] = None,
+    design_effect: Annotated[Number, _option("Kish's design effect, of the weights alone: 1 + CV².", SAMPLE)] = None,
     weight_explained: Annotated[
         float, _option("The share of the log weights' variance that lies between cells.", SAMPLE, "SHARE")
     ] = 0.0,
-    correlation: Annotated[float, _option("A guess, of (log) outcome and log weight.", SAMPLE)] = 0.0,
+    correlation: Annotated[float, _option("A guess, between (log) outcome and log weight.", SAMPLE)] = 0.0,
     standin: Annotated[
         Path | None,
         _option("A public file with SPEC's columns. Never the confidential one.", FILE, "FILE", readable=False),
     ] = None,
-    transform: Annotated[str | None, _option("By default the spec's, or log.", RELEASE, "log|identity")] = None,
+    transform: Annotated[
+        str | None,
+        _option("The scale of the outcome; by default the spec's, or log without one.", RELEASE, "log|identity"),
+    ] = None,
     out: Annotated[
-        Path | None, _option("A new folder for the lines, the figures as CSV and a plot.", SHOWN, "DIR")
+        Path | None, _option("A new folder for the lines of the spec, the figures as CSV and a plot.", SHOWN, "DIR")
     ] = None,
 ) -> None:
     """Propose public constants for the guarantee "global", with reasons, and show the effect of bounds.
 
-    Such a release needs bounds that are public knowledge, and `frontier --standin` a guess of the spreads. Taken from
-    the confidential sample they would reveal something about it that ε does not count. Here they come from published
-    figures (an earlier report, a related survey, the sampling plan) or from a public file, and are printed as lines for
-    the end of the spec.
+    A release with this guarantee needs bounds that are public knowledge, and `frontier --standin` needs a guess of the
+    spreads. Taken from the confidential sample, these constants would reveal something about it that ε does not count.
+    Here they come from published figures (an earlier report, a related survey, the sampling plan) or from a public
+    file, and are printed as lines for the end of the spec.
 
-    One table shows the bias of bounds that cut into the data; another shows what wrong scales cost fbs and fbp where
-    they take their scales from such constants. SPEC's own data are not opened. docs/constants.md says how to choose.
+    One table shows the bias that bounds cause if they cut into the data. Another shows how much accuracy `fbs` and
+    `fbp` lose if they take their scales from such constants and these are wrong. SPEC's own data are not opened.
+    docs/constants.md says how to choose.
 
     Examples: `svysynth constants doctorates.toml --quartiles 74000,130000 --records 10355`,
     `svysynth constants doctorates.toml --standin public-2015.csv --out constants`
@@ -148,7 +155,7 @@ def _show(proposal: Proposal) -> None:
     from svysynth.evaluation.clamping import by_bounds
 
     _print(Text(proposal.source, style=INTERNAL_STYLE))
-    _print(Text("For the end of the spec, in place of bounds and [standin] that it has:\n"))
+    _print(Text("Lines for the end of the spec, in place of the bounds and [standin] that it may have:\n"))
     say(proposal.fragment())
     for note in proposal.notes:
         _print(Text(f"Note: {note}\n", style="bold"))
@@ -157,9 +164,9 @@ def _show(proposal: Proposal) -> None:
 
 
 def _show_scales(proposal: Proposal, spec: Spec | None, records: int | None) -> None:
-    """What a wrong guess of the scales costs, where the spec's mechanism can take them from these constants."""
+    """Show what a wrong guess of the scales costs, where the spec's mechanism can take them from these constants."""
     privacy = None if spec is None else spec.privacy
-    member = None if privacy is None else find_member(privacy.mechanism, privacy.guarantee)
+    member = None if privacy is None else find_mechanism(privacy.mechanism, privacy.guarantee)
     if spec is None or privacy is None or member is None or not member.scaled:
         return
     if records is None:
@@ -183,7 +190,7 @@ def _show_scales(proposal: Proposal, spec: Spec | None, records: int | None) -> 
 
 def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:
     of = "mean" if scale == "log" else "spread (weight: of its mean)"
-    table = make_table(f"What bounds do; biases in % of the {of}")
+    table = make_table(f"The effect of bounds; biases in % of the {of}")
     for name in ("", "bounds", "clamped", "bias of mean", "bias of model"):
         table.add_column(name, justify="left" if not name else "right")
     for row in bounds.iter_rows(named=True):
@@ -198,7 +205,7 @@ def _bounds_table(bounds: pl.DataFrame, scale: Transform) -> Table:
 
 
 def _print(renderable: Table | Text) -> None:
-    """Wrapped to the width of a page: people paste it into reports."""
+    """Print to the width of a page, because people paste this output into reports."""
     show(renderable, WIDTH_OF_A_PAGE)
 
 

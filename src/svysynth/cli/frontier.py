@@ -34,22 +34,27 @@ from svysynth.survey.survey import survey_from_file
 def frontier(
     spec_path: SpecPath,
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the figures.", show_default=False)],
-    epsilon: Annotated[str, typer.Option(help="Values of ε, with commas.")] = "3.6,5.4,10.8,18,36",
-    datasets: Annotated[str, typer.Option(help="Numbers of synthetic data sets, with commas.")] = "1,3,5",
+    epsilon: Annotated[str, typer.Option(help="Values of ε, separated by commas.")] = "3.6,5.4,10.8,18,36",
+    datasets: Annotated[
+        str, typer.Option(help="Values of m, the number of synthetic data sets, separated by commas.")
+    ] = "1,3,5",
     mechanism: Annotated[
-        str, typer.Option(help="Mechanisms, with commas: fbs, fbp, laplace (needs privacy.bounds), laplace-paper.")
+        str,
+        typer.Option(help="Mechanisms, separated by commas: fbs, fbp, laplace (needs privacy.bounds), laplace-paper."),
     ] = "fbs,fbp,laplace-paper",
     standin: Annotated[
         bool, typer.Option("--standin", help="Use outcome and weights simulated from the spec's [standin] instead.")
     ] = False,
-    repeats: Annotated[int, typer.Option(min=1, max=20, help="How often each point is tried.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=20, help="How many times each mechanism is tried at each ε and m.")
+    ] = 5,
     seed: Annotated[int | None, seed_option("Repeat the same random numbers.")] = None,
 ) -> None:
-    """Utility against ε for several mechanisms. For internal use; nothing is charged.
+    """Compare the utility of several mechanisms at several ε. For internal use; nothing is charged.
 
-    For every cell the root mean squared error against the direct estimate, over its standard error: 1 means that
-    protection adds nothing. Choosing by it is a use of the confidential data that no budget accounts for; with
-    `--standin` the figures come from public constants alone and may be looked at freely.
+    Shows, over all cells, the root mean squared error against the direct estimate, divided by the direct estimate's
+    standard error: 1 means that protection adds no error. Choosing by these figures is a use of the confidential data
+    that no budget accounts for. With `--standin` they come from public constants alone and may be looked at freely.
 
     Example: `svysynth frontier doctorates.toml --out frontier --epsilon 5,10,20 --standin`
     """
@@ -57,7 +62,7 @@ def frontier(
     grid = _mechanisms(mechanism), positive_numbers(epsilon, "--epsilon", "5,10,20"), _whole_numbers(datasets)
     refuse_existing(out)
     if spec.privacy is None:
-        raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with epsilon; its draws are used")
+        raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism and epsilon")
     if standin and spec.standin is None:
         raise SurveyError("spec", "standin", "is not declared", "add [standin] with mean and spread, or drop --standin")
     _run(spec, out, grid, standin, repeats, streams_of(seed))

@@ -22,7 +22,7 @@ from svysynth.privacy.tamper_marks import Anchor
 
 ledger = typer.Typer(
     help="The privacy budget on disk: one for each confidential population, named in the spec's `[privacy]`.\n\n"
-    "ε is accounted for in whole millionths, rounded up. A charge is on disk before anything is released. "
+    "ε is counted in whole millionths, and charges are rounded up. A charge is on disk before anything is released. "
     "Differential privacy and the paper's asymptotic figure have budgets of their own and are never added.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -39,12 +39,15 @@ def open_(
     spec_path: Annotated[
         Path, typer.Argument(metavar="SPEC", help="A spec with privacy.budget.", readable=False, show_default=False)
     ],
-    total: Annotated[str, typer.Option(metavar="EPSILON", help="All that may ever be spent.", show_default=False)],
+    total: Annotated[
+        str, typer.Option(metavar="EPSILON", help="The most ε that may ever be charged.", show_default=False)
+    ],
 ) -> None:
-    """Set, once, what a population may spend; the ledger is created if there is none.
+    """Set, once, how much ε may be charged for a population; the ledger is created if there is none.
 
-    The kind of ε is that of the spec's mechanism and guarantee: under `differential privacy` the total is for an answer
-    changed, else it is the paper's asymptotic figure. A population that is released under both has a budget for each.
+    The kind of ε follows from the spec's mechanism and guarantee. Under `differential privacy` the total is the ε for a
+    changed answer; otherwise it is the paper's asymptotic figure. A population with releases of both kinds has a budget
+    for each.
 
     Example: `svysynth ledger open doctorates.toml --total 30`
     """
@@ -57,7 +60,7 @@ def open_(
 
 @ledger.command("show")
 def show_(source: Source) -> None:
-    """What every budget has left, and every charge, release and refusal.
+    """Show what every budget has left, and every charge, release and refusal.
 
     Example: `svysynth ledger show doctorates.toml`
     """
@@ -76,7 +79,7 @@ def verify_(
 ) -> None:
     """Check the ledger's chain, sums and seal, and that it holds the charges of the releases given.
 
-    A ledger that was cut short, changed or put back from a copy is refused.
+    A ledger that was cut short, changed or put back from an older copy is refused.
 
     Example: `svysynth ledger verify doctorates.toml release`
     """
@@ -93,8 +96,8 @@ def upgrade_(source: Source) -> None:
     """Bring a ledger of version 1 to version 2, once.
 
     Its chain, sums and seal are checked first. Every entry and its hash stay, so that the anchors beside old releases
-    still hold. Each kind of ε that a budget was charged in goes on with what was left; a budget without charges is
-    opened again. Earlier versions of svysynth cannot use the ledger after that.
+    still hold. A budget continues with what was left, in each kind of ε in which it was charged; a budget without
+    charges has to be opened again. Earlier versions of svysynth cannot use the ledger after the upgrade.
 
     Example: `svysynth ledger upgrade doctorates.toml`
     """

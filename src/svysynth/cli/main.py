@@ -1,7 +1,7 @@
-"""The command line: parse, call, print. No logic of its own, and the only place that prints.
+"""The command line: its commands parse arguments, call the library and print. Nothing else prints.
 
-A problem the user can put right is one line on standard error and exit code 1. Anything unforeseen is one line too:
-a traceback may quote confidential values, so it is shown only on request.
+A problem that the user can put right is one line on standard error and exit code 1. Anything unforeseen is one line
+too: a traceback may quote confidential values, so it is shown only on request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ from svysynth.core.errors import SurveyError, debugging
 app = typer.Typer(
     name="svysynth",
     help="Private tables and synthetic microdata from survey samples.\n\n"
-    "Start with `svysynth demo`, or draft a spec for your own file with `svysynth init DATA`.",
+    "Start with `svysynth demo`, or draft a spec for your own file with `svysynth init DATA`.\n\n"
+    "Words used on these pages:\n\n"
+    "- **ε**: the privacy loss, that is, how much a release can tell about one respondent; smaller is safer.\n"
+    "- **m**: the number of synthetic data sets.\n"
+    "- **FBS** (`fbs`): the fully Bayes model of the observed sample.\n"
+    "- **FBP** (`fbp`): the fully Bayes model of the population and the sampling.\n"
+    "- **the paper**: Hu, Savitsky and Williams, *Private Tabular Survey Data Products through Synthetic Microdata "
+    "Generation*, where both models come from.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,23 +61,23 @@ app.command()(init)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     stopped: list[int] = []
 
     def stop(number: int, _: object) -> None:
         stopped.append(number)
         sys.exit(128 + number)
 
-    with contextlib.suppress(ValueError):  # only the main thread may
-        for number in (signal.SIGTERM, signal.SIGHUP):  # so that what is half written is cleared away
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+    with contextlib.suppress(ValueError):  # only the main thread may set signal handlers
+        for number in (signal.SIGTERM, signal.SIGHUP):  # handled, so that half-written files are removed
+            if signal.getsignal(number) is not signal.SIG_IGN:  # an ignored signal stays so, as under nohup
                 signal.signal(number, stop)
-    if arguments is None:  # otherwise the process is its caller's
+    if arguments is None:  # otherwise the process belongs to the caller
         end_soon_after_a_signal()
     try:
         _run(arguments)
     except SystemExit:
-        if stopped:  # which may have come at a moment in which some library took it for an error of its own
+        if stopped:  # a library may have taken the signal for an error of its own and changed the exit code
             sys.exit(128 + stopped[0])
         raise
 
@@ -104,7 +111,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -24,10 +24,10 @@ def more(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="COLUMNS", help="Public columns of a table, with commas.", show_default=False),
+        typer.Option(metavar="COLUMNS", help="Public columns of a table, separated by commas.", show_default=False),
     ] = None,
     statistics: Annotated[
-        str, typer.Option(metavar="NAMES", help="count, mean, total, proportion: with commas.")
+        str, typer.Option(metavar="NAMES", help="Any of count, mean, total, proportion, separated by commas.")
     ] = "count,mean",
 ) -> None:
     """Further synthetic files and tables of a release, at no privacy cost.

@@ -1,4 +1,4 @@
-"""`svysynth release`, `svysynth verify` and `svysynth demo`: what goes out."""
+"""`svysynth release`, `svysynth verify` and `svysynth demo`: make a release, check it, or show both on an example."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # it needs JAX, which takes a second to load
     from svysynth.publishing.verdict import ReleaseVerdict
 
 DEMO_TOTAL = "300"
-"""What the demo's budget allows: a hundred releases."""
+"""The total of the demo's budget: enough for a hundred releases."""
 
 
 def release(
@@ -49,7 +49,7 @@ def release(
     engine: EngineOption = "local",
     scheduler: SchedulerOption = None,
 ) -> None:
-    """Synthetic microdata and tables under a stated ε.
+    """Make synthetic microdata and tables under a stated ε.
 
     Charges the population's budget and writes two folders. DIR/public is for publication: tables, synthetic files, a
     report. DIR/internal holds the evidence for review and is confidential: do not share it. With `fbs` and `fbp` under
@@ -132,13 +132,13 @@ def open_demo_budget(spec: Spec) -> None:
 
 
 def _next_folder(folder: Path) -> Path:
-    """A release is never overwritten: the first name that is free."""
+    """The first folder name that is free: a release is never overwritten."""
     names = (folder / f"release-{number}" for number in itertools.count(1))
     return next(name for name in names if not name.exists())
 
 
 def write_example(folder: Path) -> Path:
-    """Write the stand-in and its spec to a folder; the spec's path."""
+    """Write the stand-in and its spec to a folder; return the spec's path."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -164,7 +164,7 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
         say(NOT_FOR_RELEASE, "bold red")
     for sentence in done.guarantee.sentences():
         say(sentence)
-    rule = "Nothing of it may be published." if done.seeded else "Only public/ may be published, if the verdict allows."
+    rule = "None of it may be published." if done.seeded else "Only public/ may be published, if the verdict allows."
     say(f"Wrote {out / 'public'} and {out / 'internal'}. {rule}")
     for warning in warnings_of(done):
         warn("Warning", warning)
@@ -173,7 +173,7 @@ def _run_release(spec: Spec, out: Path, seed: int | None, engine: Engine = LOCAL
 
 
 def _show_verdict(verdict: ReleaseVerdict) -> None:
-    """What the confidential data say of the release: the last thing on the screen."""
+    """Print the verdict, which compares with the confidential data; it is the last thing on the screen."""
     say(INTERNAL, INTERNAL_STYLE)
     first, *reasons = verdict.lines()
     say(first, "bold")

@@ -1,8 +1,9 @@
 """Stopping: the command line ends within seconds of a signal, whatever it is computing.
 
-A signal handler of Python waits until the library that is at work returns, which may take minutes. But the signal is
-written to a pipe at once. A thread reads there, gives the program a few seconds to end by itself, then clears away what
-is hidden and ends the process. To the ledger and to files that is no more than a kill.
+A signal handler in Python waits until the library at work returns, which may take minutes. The signal's number,
+however, is written to a pipe at once. A thread reads the pipe, gives the program a few seconds to end by itself, then
+removes hidden folders and ends the process. For the ledger and for files this is the same as a kill, which they
+survive.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ GRACE = 3.0
 """Seconds in which the program may end by itself."""
 STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 SHOW_CURSOR = b"\x1b[?25h"
-"""Progress bars hide it."""
+"""Shows the cursor again, which progress bars hide."""
 
 
 def end_soon_after_a_signal() -> None:
-    """From now on no signal that ends the program is kept waiting; only the main thread may call this."""
+    """From now on every signal that ends the program takes effect within seconds; call it in the main thread only."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

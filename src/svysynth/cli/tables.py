@@ -1,4 +1,4 @@
-"""`svysynth tables`: direct tables from the confidential data, for internal use. Nothing is spent."""
+"""`svysynth tables`: direct tables from the confidential data, for internal use. Nothing is charged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tables(
 
     Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
     """
-    spec = load_unfinished(spec_path)  # nothing is released: bounds are not needed yet
+    spec = load_unfinished(spec_path)  # nothing is released, so bounds are not needed
     folder = Path() if out is None else out.parent
     refuse_table_file(out, spec_path, spec.survey.data, endings=(*TABLE_ENDINGS, ".xlsx"))
     tidy = with_survey(spec, folder, lambda survey: _direct_tables(survey, spec, seed))

@@ -1,1 +1,1 @@
-"""What everything else stands on: the spec, errors, randomness, and how records are gone through."""
+"""The foundations of all other code: the spec, errors, random numbers, and how records are processed."""

@@ -1,7 +1,7 @@
-"""Columns: arrays that are read a slice at a time, from memory, from a file, or computed from other columns.
+"""Columns: arrays that are read a slice at a time, from memory or from a file, or computed from other columns.
 
-Functions that go through records ask for slices and nothing else, so one code serves a survey in memory and one on
-disk. A stored column can be sent to another process: it is a path.
+Functions that process records ask only for slices, so the same code serves a survey in memory and a survey on disk. A
+stored column can be sent to another process, because it is a path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from svysynth.core.safe_repr import outlined
 
 
 class Column(Protocol):
-    """A column of numbers, one for each record; a NumPy array is one."""
+    """A column of numbers, one for each record; a NumPy array is such a column."""
 
     def __len__(self) -> int: ...
 
@@ -27,7 +27,7 @@ class Column(Protocol):
         """The numbers of a slice."""
 
     def __array__(self) -> Any:
-        """All of them, in memory."""
+        """All the numbers, in memory."""
 
     def take(self, positions: Any, /) -> Any:
         """The numbers of some records."""
@@ -67,7 +67,7 @@ class Stored:
         return np.asarray(np.memmap(self.path, self.dtype, "r", shape=(self.length,))[positions])
 
     def write(self, start: int, values: npt.NDArray[Any]) -> None:
-        """Put numbers in their place."""
+        """Write numbers from a given position on."""
         with self.path.open("r+b") as file:
             file.seek(start * np.dtype(self.dtype).itemsize)
             file.write(np.ascontiguousarray(values, self.dtype).data)
@@ -97,14 +97,14 @@ class Derived:
 
 
 def derive(function: Callable[..., npt.NDArray[Any]], *sources: Column) -> Column:
-    """A column from others: computed now where they are in memory, else whenever it is asked for."""
+    """A column from others: computed now if these are in memory, else whenever a slice is asked for."""
     if all(isinstance(source, np.ndarray) for source in sources):
         return function(*sources)
     return Derived(function, sources)
 
 
 def look_up(key: npt.NDArray[Any], table: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What a table has for each key: a column derived from a column of keys."""
+    """The entry of a table for each key: derives a column from a column of keys."""
     return np.asarray(table[key])
 
 

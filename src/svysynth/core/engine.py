@@ -1,8 +1,8 @@
-"""Engine: who works on the parts of a survey. An engine is an object with `map`, whose results come in order.
+"""Engine: the execution backend, which works on the parts of a survey. Its method `map` gives results in order.
 
 `Local` uses the threads of this machine; `Dask` a cluster's workers, which need to see the same files. A part is a
-range of records whose ends are multiples of BLOCK. What is computed for a block does not depend on the part it is in,
-and results are put together block by block: so they are the same, to the last bit, however the records are cut.
+range of records that starts at a multiple of BLOCK. What is computed for a block does not depend on the part it is in,
+and results are put together block by block. So they are the same, to the last bit, however the records are divided.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import CHUNK
 
 BLOCK = CHUNK
-"""Records that are worked on together."""
+"""How many records are worked on together."""
 BLOCKS_A_PART = 4
 """How many blocks a part has, unless a number of parts is asked for."""
 BLOCKS_A_SUM = 2
-"""How many blocks are added up at a time: with fewer and longer steps, threads wait less for each other."""
+"""How many blocks are added up at a time: with fewer but longer steps, threads wait less for each other."""
 BLOCKS_A_FRAME = 16
 """How many blocks are written to a file at a time: about a million records."""
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1"),
 }
-"""The environment of a process that is one of several: sums over several threads would depend on their number."""
+"""The environment of a worker process: with several threads, sums would depend on the number of threads."""
 HERE: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-"""A cluster of this machine's processes. Its status page takes any free port: several clusters may run at once."""
+"""The settings of a cluster of processes on this machine. Its status page takes any free port, because several
+clusters may run at once."""
 PATIENCE = 3
-"""How often a part is tried again whose worker was lost."""
+"""How often a part is tried again when its worker was lost."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,30 +46,31 @@ Arrays = tuple[npt.NDArray[Any], ...]
 
 
 class Engine(Protocol):
-    """Works on parts."""
+    """An execution backend."""
 
     @property
     def parts(self) -> int | None:
-        """Into how many parts records are cut; None for parts of a fixed size."""
+        """Into how many parts records are divided; None for parts of a fixed size."""
 
     @property
     def remote(self) -> bool:
-        """Whether other processes do the work, which see files and not this one's memory."""
+        """Whether other processes do the work: they see files, but not the memory of this process."""
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item], a_core: int = 1) -> Iterator[Result]:
-        """The function's results, in the order of the items. It may be called again for an item, and elsewhere.
+        """The function's results, in the order of the items.
 
-        Work that waits for files is done faster with more than one item at a time for each core of this machine.
+        The function may be called more than once for an item, and in another process. `a_core` is how many items each
+        core of this machine has at a time: work that waits for files is faster with more than one.
         """
 
 
 def cores() -> int:
-    """Those that this process may use; not every system can tell them from those that there are."""
+    """How many cores this process may use, or how many there are on a system that cannot tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _threads() -> int:
-    """Those that this process may use; OMP_NUM_THREADS is respected, as by all numerical libraries."""
+    """How many threads to use: OMP_NUM_THREADS where it is set, as in numerical libraries, else one per core."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return int(asked) if asked.isdigit() and int(asked) > 0 else cores()
 
@@ -82,7 +84,7 @@ class Local:
     remote = False
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item], a_core: int = 1) -> Iterator[Result]:
-        """A few parts at a time, so that what waits to be put together stays small."""
+        """The function's results; no more than `threads` × `a_core` items are worked on at a time."""
         if self.threads < 2 or len(items) < 2:
             yield from map(function, items)
             return
@@ -95,7 +97,7 @@ LOCAL = Local()
 
 @dataclass(frozen=True)
 class Dask:
-    """The workers of a Dask cluster; lost ones cost time and nothing else."""
+    """The workers of a Dask cluster; a lost worker costs only time, unless workers are lost too often."""
 
     client: Any
     parts: int | None = None
@@ -103,7 +105,7 @@ class Dask:
 
     @classmethod
     def connect(cls, scheduler: str | None = None, parts: int | None = None) -> Dask:
-        """A cluster by its scheduler's address, or one of this machine's processes."""
+        """Connect to a cluster by its scheduler's address, or start one of processes on this machine."""
         try:
             from distributed import Client, WorkerPlugin
         except ImportError:
@@ -117,7 +119,7 @@ class Dask:
             raise SurveyError("spec", "--scheduler", "cannot be reached", remedy) from None
 
         class OneThread(WorkerPlugin):
-            """Set up on every worker, also on one that replaces a lost one, before it imports anything numerical."""
+            """Sets every worker to one thread, also one that replaces a lost one, before its numerical imports."""
 
             def setup(self, worker: Any) -> None:
                 os.environ.update(ONE_THREAD)
@@ -144,13 +146,13 @@ class Dask:
             yield result
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Disconnect from the cluster; a cluster that was started here is shut down."""
         self.client.close()
 
 
 @dataclass(frozen=True)
 class _Guarded:
-    """A function whose SurveyError comes back in parts, since exceptions of several arguments cannot be pickled."""
+    """A function that returns a SurveyError in parts, since exceptions of several arguments cannot be pickled."""
 
     function: Callable[[Any], Any]
 
@@ -180,7 +182,7 @@ def chosen_engine(name: EngineName, scheduler: str | None = None) -> Iterator[En
 
 
 def part_ranges(records: int, parts: int | None = None, blocks_a_part: int = BLOCKS_A_PART) -> list[range]:
-    """The records cut into so many parts, or into parts of so many blocks; their ends are multiples of BLOCK."""
+    """The records in that many parts, or in parts of that many blocks; parts start at multiples of BLOCK."""
     blocks = -(-records // BLOCK)
     count = -(-blocks // blocks_a_part) if parts is None else min(parts, blocks)
     ends = [blocks * number // count * BLOCK for number in range(count)] + [records]
@@ -188,7 +190,7 @@ def part_ranges(records: int, parts: int | None = None, blocks_a_part: int = BLO
 
 
 def frame_ranges(records: int) -> list[range]:
-    """The records as they are written to a file."""
+    """The ranges of records that are written to a file at a time."""
     return part_ranges(records, blocks_a_part=BLOCKS_A_FRAME)
 
 
@@ -207,7 +209,8 @@ def map_blocks(engine: Engine, function: Callable[[slice], Result], records: int
 def sum_blocks(engine: Engine, function: Callable[[slice], Arrays], records: int) -> Arrays:
     """The sums over all blocks of some arrays of whole numbers, which are exact in any order.
 
-    Parts are added up where they are worked on and as they come, so that memory does not grow with the records.
+    The blocks of a part are added up where the part is worked on, and parts are added up as they come in, so that
+    memory does not grow with the number of records.
     """
     return reduce(_add, engine.map(_SumOfBlocks(function), part_ranges(records, engine.parts)))
 

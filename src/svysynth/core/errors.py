@@ -3,8 +3,8 @@
 A message names the place (a column, a setting, a file), says what is wrong with it and how to put it right. It may
 count problems; it never shows a value from the data, because messages travel into terminals, logs and tickets.
 
-The errors of other libraries that stand behind one of ours may quote the data, so `raise … from None` hides them. With
-SVYSYNTH_DEBUG=1 they go to the log `svysynth`, for developers who work with data that may be seen.
+An error of another library that causes one of ours may quote the data, so `raise … from None` hides it. With
+SVYSYNTH_DEBUG=1 the cause goes to the log `svysynth`, for developers who work with data that they may see.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SurveyError(Exception):
         self.remedy = remedy
         super().__init__(f"{self.place}: {self.problem}. Remedy: {self.remedy}.")
         if debugging() and (cause := sys.exception()) is not None:
-            logging.getLogger("svysynth").warning("What stands behind the next error:", exc_info=cause)
+            logging.getLogger("svysynth").warning("The cause of the next error:", exc_info=cause)
 
 
 def debugging() -> bool:
@@ -47,7 +47,7 @@ def debugging() -> bool:
 
 
 def require_type(value: object, wanted: Any, place: str, remedy: str) -> None:
-    """Stop where an argument is of another type; the message names the type and shows nothing of the argument."""
+    """Stop if an argument has the wrong type; the message names the type and shows nothing of the argument."""
     if not isinstance(value, wanted):
         raise SurveyError("spec", place, f"is of the type '{type(value).__name__}'", remedy)
 

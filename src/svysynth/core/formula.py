@@ -1,6 +1,6 @@
 """The formula of a model: column names, `+ * :`, `0`, `1` and brackets, and nothing else.
 
-It is parsed here before any library sees it: the formulas of the library that makes design matrices can run Python.
+It is parsed here before any library sees it: formulas of the library that makes the design matrices can run Python.
 A formula becomes a list of terms; `a * b` stands for `a + b + a:b`, and `0` leaves the intercept out.
 """
 
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from svysynth.core.errors import SurveyError, did_you_mean, shown
 
-GRAMMAR = "use names of public columns (in backticks where a name is no single word), + * : 0 1 and brackets"
+GRAMMAR = "use names of public columns (in backticks where a name is not a single word), + * : 0 1 and brackets"
 MOST_TERMS = 1000
 MOST_BRACKETS = 50
-"""Within each other."""
+"""How deeply brackets may be nested."""
 
 Term = tuple[str, ...]
 """The columns that interact; none for the intercept."""
@@ -26,11 +26,11 @@ _TOKEN = re.compile(r"\s*(?:`(?P<quoted>[^`]*)`|(?P<word>\w+)|(?P<sign>[-+*:()]|
 
 @dataclass(frozen=True)
 class Formula:
-    """What x consists of."""
+    """A parsed formula: the terms of the design matrix x."""
 
     intercept: bool
     terms: tuple[Term, ...]
-    """As they appear; without the intercept."""
+    """In the order of the formula, without the intercept."""
 
     @classmethod
     def main_effects(cls, columns: Sequence[str]) -> Formula:
@@ -66,7 +66,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads the tokens from left to right; a sum has products, a product has interactions."""
+    """Parses the tokens from left to right: a sum consists of products, and a product of interactions."""
 
     def __init__(self, tokens: list[_Token], columns: Sequence[str]) -> None:
         self.tokens, self.columns = iter(tokens), columns
@@ -118,7 +118,7 @@ class _Parser:
         if self.accept("("):
             self.depth += 1
             if self.depth > MOST_BRACKETS:
-                raise _refused(f"has more than {MOST_BRACKETS} brackets within each other", "use fewer brackets")
+                raise _refused(f"has more than {MOST_BRACKETS} nested brackets", "use fewer brackets")
             found = self.sum()
             if not self.accept(")"):
                 raise self.unexpected()

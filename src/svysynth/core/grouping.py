@@ -20,7 +20,7 @@ CHUNK = 2**16
 
 
 MOST_WHOLE = 2**53
-"""Up to it floats have every whole number."""
+"""Floats represent every whole number up to this one exactly."""
 
 
 def smallest_integer(bound: int) -> type[np.int32 | np.int64]:
@@ -60,7 +60,7 @@ def group_sums(group: Integers, groups: int, values: npt.ArrayLike) -> Floats:
 def whole_sums(group: Integers, groups: int, values: Integers, largest: int) -> Integers:
     """Σ values within each group, exactly; no value is beyond ±largest.
 
-    Counting is done in floats, which have every whole number up to 2⁵³: no sum on the way may leave these.
+    Sums are computed in floats, which represent whole numbers up to 2⁵³ exactly: no partial sum may exceed that.
     """
     if len(values) * largest > MOST_WHOLE:
         raise ValueError("too many records for exact sums")

@@ -1,12 +1,12 @@
-"""Hidden folders: where things are written until they are complete, and how those of killed runs are cleared away.
+"""Hidden folders: output is written there until it is complete. Those that killed runs leave behind are removed.
 
-A run that is killed outright cannot clear away what it had hidden, and there may be confidential columns in it. So each
-hidden folder has a file `lock`, which its process keeps locked. The operating system lets go of the lock when the
-process ends, however that was. Whoever hides something next in the same place removes those of the user's hidden
-folders that nobody has locked.
+A run that is killed outright cannot remove its hidden folders, and these may hold confidential columns. So each hidden
+folder has a file `lock`, which its process keeps locked. The operating system releases the lock when the process ends,
+for whatever reason. The next run that makes a hidden folder in the same place removes those of the user's hidden
+folders that no process has locked.
 
-Machines that share a disk must see each other's locks. NFS and the usual cluster file systems do so unless they are
-mounted with local locks; where there are no locks at all, nothing is removed.
+Machines that share a disk must see each other's locks. NFS and the usual cluster file systems ensure this unless they
+are mounted with local locks. On a file system without locks nothing is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from svysynth.core.errors import file_error
 
 PREFIX = ".svysynth-"
 LOCK, ROOM = "lock", "room"
-"""What a hidden folder has: the room is what is written to, and may be renamed."""
+"""The contents of a hidden folder: the lock file, and the folder that is written to and may be renamed."""
 
 
 _own: set[Path] = set()
@@ -35,9 +35,9 @@ _own: set[Path] = set()
 
 @contextlib.contextmanager
 def appearing(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """A temporary path that takes the name `path` only when the block ends well.
+    """A temporary path that is renamed to `path` only if the block ends without an error.
 
-    What is written from confidential data is readable by its owner only.
+    By default the file is readable by its owner only, because it may come from confidential data.
     """
     folder, held = _new_folder(path.parent), list[int]()
     temporary = folder / ROOM / f"new{path.suffix}"
@@ -59,11 +59,11 @@ def appearing(path: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 def in_hiding(parent: Path, work: Callable[[Path], None]) -> None:
-    """Let `work` fill a new folder that only its owner can enter; what it has not renamed is gone in the end.
+    """Let `work` fill a new folder that only its owner can enter; what `work` has not renamed is removed at the end.
 
-    A signal, which may come between any two steps, leaves nothing behind: the folder is named before it is made, and
-    what comes while it is cleared away waits. (With a context manager there would be a moment at either end in which
-    neither the block nor the manager is in charge.)
+    A signal may arrive between any two steps and leaves nothing behind: the name of the folder is recorded before the
+    folder is made, and signals that arrive while the folder is being removed wait. (With a context manager there would
+    be a moment at the start and at the end in which neither the block nor the manager would remove the folder.)
     """
     clear_leftovers(parent)
     folder, held, signals = _new_folder(parent), list[int](), _Signals()
@@ -79,7 +79,7 @@ def in_hiding(parent: Path, work: Callable[[Path], None]) -> None:
 
 
 def clear_leftovers(parent: Path) -> None:
-    """Remove the hidden folders in a folder that no living process holds; what cannot be removed is left alone."""
+    """Remove the hidden folders in `parent` that no running process has locked, as far as they can be removed."""
     with contextlib.suppress(OSError):
         with os.scandir(parent) as entries:
             found = [Path(entry.path) for entry in entries if entry.name.startswith(PREFIX)]
@@ -94,7 +94,7 @@ def _clear_leftover(folder: Path) -> None:
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        folder.rmdir()  # it was killed, or will notice, before it had a lock: then there is nothing in it
+        folder.rmdir()  # without a lock file it is empty, and a process that is about to lock it makes it again
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,7 +104,7 @@ def _clear_leftover(folder: Path) -> None:
 
 
 def clear_own() -> None:
-    """Remove all that this process has hidden: the last thing that it does."""
+    """Remove all hidden folders of this process: the last thing that the process does."""
     for folder in list(_own):
         _clear(folder, [])
 
@@ -114,7 +114,7 @@ def _new_folder(parent: Path) -> Path:
 
 
 def _claim(folder: Path, held: list[int]) -> None:
-    """Make a hidden folder and lock it; once more if another process took it for a leftover before it was locked."""
+    """Make a hidden folder and lock it; start again if another process removed it before it was locked."""
     _own.add(folder)
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -131,12 +131,12 @@ def _lock_if_possible(lock: int) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
-    except OSError:  # a file system without locks, where nobody else gets this one either
+    except OSError:  # on a file system without locks no other process gets this one either
         return
 
 
 def _clear(folder: Path, held: list[int]) -> None:
-    """Remove a hidden folder, the lock last: what is half removed is still known to be a leftover."""
+    """Remove a hidden folder, its lock last: if that is interrupted, the rest is still recognised as a leftover."""
     shutil.rmtree(folder / ROOM, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
     _own.discard(folder)
@@ -145,14 +145,14 @@ def _clear(folder: Path, held: list[int]) -> None:
 
 
 class _Signals:
-    """Holds back those signals that end the program; other threads may receive them, so a mask would not do."""
+    """Holds back the signals that end the program; other threads may receive them, so a signal mask is not enough."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Any] = {}
         self.held: list[int] = []
 
     def hold(self) -> None:
-        if threading.current_thread() is not threading.main_thread():  # where signals interrupt nothing
+        if threading.current_thread() is not threading.main_thread():  # signals interrupt the main thread only
             return
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if (handler := signal.getsignal(number)) is not None:

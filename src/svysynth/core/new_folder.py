@@ -1,7 +1,7 @@
-"""New folder: whatever is written to a folder goes to a new one, which appears complete or not at all.
+"""New folder: output always goes to a new folder, which appears complete or not at all.
 
 The rule holds for releases, further files, frontiers and constants, in Python and at the command line: nothing is ever
-written on top of something else, and a folder that could not be made is refused before the long work.
+overwritten, and a folder that could not be created is refused before the long computation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from svysynth.core.hidden_folders import in_hiding
 
 
 def refuse_existing(folder: Path) -> None:
-    """Stop where the folder is there already, or could not be made: not at the end, when it is paid for."""
+    """Stop if the folder exists already or could not be created: before the work, not after the charge."""
     try:
         with contextlib.suppress(FileNotFoundError):
             folder.lstat()
@@ -26,7 +26,7 @@ def refuse_existing(folder: Path) -> None:
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write into a hidden folder, then give it its name in one step; the folders above it are made too."""
+    """Let `fill` write into a hidden folder, then rename it in one step; missing parent folders are created."""
 
     def build(building: Path) -> None:
         fill(building)
@@ -36,14 +36,14 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         in_hiding(folder.parent, build)
     except OSError:
-        if folder.is_dir():  # another process was faster
+        if folder.is_dir():  # another process created it first
             raise _folder_error(folder, "exists already", "choose a new folder with --out") from None
         remedy = "check the free space, or choose another with --out"
         raise _folder_error(folder, "cannot be written", remedy) from None
 
 
 def nearest_folder(path: Path) -> Path:
-    """The nearest folder above a path that is there already."""
+    """The nearest existing folder above a path."""
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 

@@ -1,8 +1,8 @@
-"""Notebook: how an object shows itself where a notebook displays it: a card of HTML with what is public, and no value.
+"""Notebook: how a notebook displays an object: an HTML card with what is public, and no confidential value.
 
 A card has a title, a warning, sentences, facts by name, tables and a footnote. All text is escaped here and nowhere
-else: labels and names of columns come from files. Styles are inline, and take their colours from the page, be it dark
-or light.
+else, because labels and names of columns come from files. Styles are inline, and take their colours from the page,
+which may be dark or light.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The lists of models and of mechanisms. A new one is a file or a folder of its own, and one line here.
+"""The lists of models and of mechanisms. A new model or mechanism is a file or a folder of its own, and one entry here.
 
-A line has all that reading a spec needs to know: the names that a user may write as `mechanism`, the promise that is
+An entry has all that is needed to read a spec: the names that a user may write as `mechanism`, the promise that is
 written as `guarantee`, and whether synthetic files are made. The class itself is imported when it is first asked for
-(`base.mechanism_of`): fits need JAX, which takes a second to load, and a spec is read without it.
+(`mechanism_of` in mechanisms/base.py): fits need JAX, which takes a second to load, and a spec is read without it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Promise = Literal["asymptotic", "global", "none"]
+Accounting = Literal["differential privacy", "asymptotic"]
+"""The kind of ε that a promise is charged in (`privacy/accounting.py`)."""
 
 
 class ListedModel(NamedTuple):
-    """A line of the list of models."""
+    """An entry in the list of models."""
 
     name: str
     """What a user writes as `mechanism`."""
@@ -26,7 +28,7 @@ class ListedModel(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What readers are told of it."""
+        """The description that readers of a release see."""
         return f"{self.name.upper()}: synthetic data from {self.described}"
 
 
@@ -39,28 +41,28 @@ MODELS: tuple[ListedModel, ...] = (
 
 
 def find_model(name: str) -> ListedModel:
-    """The line of a model."""
+    """The entry of a model."""
     return next(model for model in MODELS if model.name == name)
 
 
-class Member(NamedTuple):
-    """A line of the list of mechanisms."""
+class ListedMechanism(NamedTuple):
+    """An entry in the list of mechanisms."""
 
     own_names: tuple[str, ...]
-    """Empty where it has the names of models: of all those with its promise."""
+    """Empty for a mechanism that goes by the names of models: of all models with its promise."""
     promise: Promise
     microdata: bool
     """Whether synthetic files are released, or tables alone."""
     home: str
     """The class, as module and name."""
     files: int = 3
-    """How many synthetic files are made where the spec does not say."""
+    """How many synthetic files are made if the spec does not say."""
     fewest: int = 1
-    """The fewest that may be asked for; 0 where tables can be released alone."""
+    """The fewest synthetic files that may be asked for; 0 if tables can be released alone."""
     whole_records: bool = False
-    """Whether public columns and taking part can be protected too."""
+    """Whether whole records can be protected: the public columns and participation, too."""
     scaled: bool = False
-    """Whether answers are measured in scales, which may be public constants."""
+    """Whether sums are measured in scales of outcome and weight (`privacy.scales`), which may be public constants."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,29 +70,29 @@ class Member(NamedTuple):
         return self.own_names or tuple(model.name for model in MODELS if self.promise in model.promises)
 
     def makes(self, files: int) -> bool:
-        """Whether a release may have so many synthetic files."""
+        """Whether a release may have this many synthetic files."""
         return files >= self.fewest if self.microdata else files == 0
 
 
-MEMBERS: tuple[Member, ...] = (
-    Member((), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
-    Member((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
-    Member(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
-    Member(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.mechanism.PaperLaplace"),
+MECHANISMS: tuple[ListedMechanism, ...] = (
+    ListedMechanism((), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
+    ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
+    ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
+    ListedMechanism(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_laplace.mechanism.PaperLaplace"),
 )
 
 
 def mechanism_names(*, released: bool = False) -> tuple[str, ...]:
-    """What `mechanism` may be; with `released`, only what promises something."""
-    found = (name for member in MEMBERS if not released or member.promise != "none" for name in member.names)
+    """The names that `mechanism` may have; with `released`, only those of mechanisms that promise something."""
+    found = (name for member in MECHANISMS if not released or member.promise != "none" for name in member.names)
     return tuple(dict.fromkeys(found))
 
 
 def promises_of(name: str) -> tuple[Promise, ...]:
-    """What a mechanism can promise."""
-    return tuple(member.promise for member in MEMBERS if name in member.names)
+    """The promises that a mechanism can make."""
+    return tuple(member.promise for member in MECHANISMS if name in member.names)
 
 
-def find_member(name: str, promise: str) -> Member | None:
-    """The line that serves a mechanism with a promise."""
-    return next((member for member in MEMBERS if name in member.names and member.promise == promise), None)
+def find_mechanism(name: str, promise: str) -> ListedMechanism | None:
+    """The entry for a mechanism's name and a promise, or None."""
+    return next((member for member in MECHANISMS if name in member.names and member.promise == promise), None)

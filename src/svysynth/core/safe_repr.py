@@ -1,7 +1,7 @@
-"""Outline: how an object that holds data shows itself: its class, its fields and their sizes, and never a value.
+"""Outline: the text shown for an object that holds data: its class, its fields and their sizes, and never a value.
 
-A notebook shows the last line of a cell, a debugger every local variable, a log whatever is put into it. `@outlined`
-goes on top of every dataclass and named tuple that has arrays, frames or columns, or a number that comes from them.
+A notebook shows the last line of a cell, a debugger every local variable, a log whatever is written to it. So
+`@outlined` decorates every dataclass and named tuple that has arrays, frames or columns, or a number from them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Kind = TypeVar("Kind")
 
 
 def outlined(kind: type[Kind]) -> type[Kind]:
-    """Let the objects of a class show themselves by their outline.
+    """Let the outline be the `repr` of a class's objects.
 
     >>> from typing import NamedTuple
     >>> @outlined

@@ -15,12 +15,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.core.formula import parse_formula
-from svysynth.core.registry import Promise, find_member, mechanism_names, promises_of
+from svysynth.core.registry import Accounting, Promise, find_mechanism, mechanism_names, promises_of
 from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 from svysynth.core.transforms import Transform
 
 Statistic = Literal["count", "mean", "total", "proportion"]
-Accounting = Literal["differential privacy", "asymptotic"]
 Lonely = Literal["fail", "certainty", "adjust"]
 Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
@@ -28,19 +27,19 @@ Protected = Literal["answers", "record"]
 Scales = Literal["histograms", "standin"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 StandardErrors = Literal["full", "paper"]
-"""Of tables from synthetic files: with the spread of unsmoothed weights, or of smoothed ones as in the paper."""
+"""How standard errors come from synthetic files: from unsmoothed weights, or from smoothed ones as in the paper."""
 
 LARGEST_SPEC_BYTES = 1_000_000
 MOST_BY_COLUMNS = 8
 MOST_TABLES = 1000
 MOST_KEY_PARTS = 100
 DRAWS_APART = 10
-"""Released draws are at least so many transitions apart."""
+"""Released draws are at least this many kept draws apart."""
 TIDY_COLUMNS = (
     *("table", "statistic", "estimate", "se", "se_sampling", "se_privacy", "df", "lower", "upper"),
     *("cv", "n", "reliability", "source"),
 )
-"""The columns of a table, which no public column may be called."""
+"""The columns of a table: no public column may have one of these names."""
 MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
 """The columns that a synthetic file has besides its outcome, public columns and strata."""
 
@@ -66,7 +65,7 @@ class SurveySpec(Section):
     other: dict[Name, Name] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _roles_do_notclash(self) -> Self:
+    def _roles_do_not_clash(self) -> Self:
         no_repeats(self.public, "public")
         for column in self.public:
             if column in TIDY_COLUMNS:
@@ -103,7 +102,7 @@ class SurveySpec(Section):
         return self
 
     def declared(self, column: str) -> dict[str, str] | None:
-        """The declared codes of a column and their labels, in order; None where the data say which there are."""
+        """The declared codes of a column and their labels, in order; None if the data decide."""
         levels = self.levels.get(column)
         return self.labels.get(column) if levels is None else {level: level for level in levels}
 
@@ -152,7 +151,7 @@ class PrivacySpec(Section):
     def _the_usual_number_of_files(cls, content: Any) -> Any:
         if not isinstance(content, Mapping) or "datasets" in content:
             return content
-        member = find_member(content.get("mechanism", "fbs"), content.get("guarantee", ""))
+        member = find_mechanism(content.get("mechanism", "fbs"), content.get("guarantee", ""))
         return content if member is None else {**content, "datasets": member.files}
 
     @model_validator(mode="after")
@@ -165,16 +164,16 @@ class PrivacySpec(Section):
 
     @model_validator(mode="after")
     def _whole_records_can_be_protected(self) -> Self:
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         if self.protect == "record" and not (member and member.whole_records):
-            raise clash("'privacy.protect' can be 'record' for fbs and fbp with the guarantee 'global' alone")
+            raise clash("'privacy.protect' can be 'record' only for fbs and fbp with the guarantee 'global'")
         return self
 
     @model_validator(mode="after")
     def _scales_can_be_constants(self) -> Self:
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         if self.scales == "standin" and not (member and member.scaled):
-            raise clash("'privacy.scales' can be 'standin' for fbs and fbp with the guarantee 'global' alone")
+            raise clash("'privacy.scales' can be 'standin' only for fbs and fbp with the guarantee 'global'")
         return self
 
     @model_validator(mode="after")
@@ -194,12 +193,12 @@ class PrivacySpec(Section):
     @property
     def microdata(self) -> bool:
         """Whether synthetic files are asked for, or tables alone."""
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         return member is not None and member.microdata and self.datasets > 0
 
     @model_validator(mode="after")
     def _there_are_enough_files(self) -> Self:
-        member = find_member(self.mechanism, self.guarantee)
+        member = find_mechanism(self.mechanism, self.guarantee)
         if member is not None and self.datasets < member.fewest:
             raise clash(f"'privacy.datasets' must be {member.fewest} or more for this mechanism and guarantee")
         return self
@@ -213,7 +212,7 @@ class PrivacySpec(Section):
 
 
 class AboutSpec(Section):
-    """`[about]`: what readers of a release are told of it."""
+    """`[about]`: what readers of a release are told about it."""
 
     title: Name | None = None
     producer: Name | None = None
@@ -235,7 +234,7 @@ class ModelSpec(Section):
 
 
 class StandInSpec(Section):
-    """`[standin]`: public constants, which `frontier --standin` simulates from and `privacy.scales` may name."""
+    """`[standin]`: public constants, from which `frontier --standin` simulates and `privacy.scales` may take scales."""
 
     mean: Magnitude
     spread: Positive
@@ -244,7 +243,7 @@ class StandInSpec(Section):
 
 
 class EstimationSpec(Section):
-    """`[estimation]`: how standard errors and intervals are made."""
+    """`[estimation]`: how standard errors and intervals are computed."""
 
     variance: VarianceMethod = "taylor"
     standard_errors: StandardErrors = "full"
@@ -287,7 +286,7 @@ class TableSpec(Section):
 
 
 class Spec(Section):
-    """The whole page."""
+    """A whole spec."""
 
     survey: SurveySpec
     privacy: PrivacySpec | None = None
@@ -298,7 +297,7 @@ class Spec(Section):
     tables: Annotated[tuple[TableSpec, ...], Field(max_length=MOST_TABLES, strict=False)] = ()
 
     @model_validator(mode="after")
-    def _synthetic_columns_do_notclash(self) -> Self:
+    def _synthetic_columns_do_not_clash(self) -> Self:
         survey = self.survey
         if self.privacy is not None and self.privacy.microdata:
             for column in (survey.outcome, *survey.public, survey.strata):
@@ -308,7 +307,7 @@ class Spec(Section):
 
     @model_validator(mode="after")
     def _scales_that_are_constants_are_given(self) -> Self:
-        """The weights' spread too: a usual one would do for a simulation, and here noise and bias depend on it."""
+        """The weights' spread too: its default is enough for a simulation, but here noise and bias depend on it."""
         given = set() if self.standin is None else self.standin.model_fields_set
         needed = ("mean", "spread") if self.survey.weight_public else ("mean", "spread", "weight_spread")
         missing = [name for name in needed if name not in given]
@@ -338,7 +337,7 @@ class Spec(Section):
 
     @property
     def direct_estimation(self) -> EstimationSpec:
-        """How direct tables are made beside a release, without a refusal that would tell of protected records."""
+        """How direct tables are made beside a release, without an error that could reveal protected records."""
         if self.privacy is not None and self.privacy.protect == "record" and self.estimation.lonely == "fail":
             return self.estimation.model_copy(update={"lonely": "adjust"})
         return self.estimation

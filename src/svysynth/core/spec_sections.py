@@ -1,6 +1,6 @@
-"""Sections: what every table of a spec has in common, and how a wrong one is told.
+"""Sections: what every table of a spec has in common, and how its problems are reported.
 
-A section is frozen, strictly typed and closed to unknown keys. Problems are told in the spec's own words, with the
+A section is frozen, strictly typed and closed to unknown keys. Problems are reported in the terms of the spec, with the
 setting's name and never with the offending value, whether the section was read from a file or made in Python.
 """
 
@@ -15,10 +15,10 @@ from svysynth.core.errors import SurveyError, did_you_mean, shown
 
 MOST_PROBLEMS = 10
 TO_BE_CHOSEN = {
-    "privacy.guarantee": "'global' is differential privacy, for every data set; 'asymptotic' is the paper's, for fbs "
-    "and fbp, and is not differential privacy",
+    "privacy.guarantee": "'global' is differential privacy, for every data set; 'asymptotic' is the paper's "
+    "guarantee, for fbs and fbp, and is not differential privacy",
 }
-"""Settings without a default, because somebody has to answer for them, and what there is to choose from."""
+"""Settings without a default, because the user has to take responsibility for them, and what can be chosen."""
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e60, allow_inf_nan=False)]
 Magnitude = Annotated[float, Field(gt=-1e60, lt=1e60, allow_inf_nan=False)]
@@ -32,15 +32,15 @@ else:
 
 
 def listed(names: Any) -> Any:
-    """One name alone stands for a list of one."""
+    """A single name stands for a list of one."""
     return (names,) if isinstance(names, str) else names
 
 
 class Sections(ModelMetaclass):
-    """What is wrong with a section that is made in Python is told as it is for one that is read from a file."""
+    """The metaclass of sections: problems are reported alike, for a section made in Python and for one from a file."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """Make a section, or tell what is wrong with it."""
+        """Make a section, or report every problem with it."""
         try:
             return super().__call__(*arguments, **settings)
         except ValidationError as error:
@@ -54,7 +54,7 @@ class Section(BaseModel, metaclass=Sections):
 
 
 def explained(error: ValidationError, place: str, root: type[BaseModel]) -> SurveyError:
-    """Every problem of a spec in one error."""
+    """The problems of a spec in one error."""
     details = error.errors(include_url=False, include_input=False)
     problems = [_explain(detail, root) for detail in details[:MOST_PROBLEMS]]
     if details[MOST_PROBLEMS:]:
@@ -97,12 +97,12 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def clash(message: str) -> PydanticCustomError:
-    """Settings that contradict each other, in words of our own."""
+    """The error for settings that contradict each other, with our own message."""
     return PydanticCustomError("clash", "{text}", {"text": message})
 
 
 def no_repeats(names: Any, setting: str) -> None:
-    """Stop where a name stands twice."""
+    """Stop if a name is listed twice."""
     names = list(names)
     if len(set(names)) != len(names):
-        raise clash(f"'{setting}': a name stands there twice")
+        raise clash(f"'{setting}': a name is listed twice")

@@ -3,9 +3,9 @@
 A stream is fixed by (entropy, name, index) and never by the order in which things run, so replicate 17 of a bootstrap
 is the same on one worker or on eight. Entropy comes from the operating system unless a test or a study gives a seed.
 
-The key of a stream is a keyed BLAKE2b hash of what it is for, its index and its name; the hash's key is the 256 bits of
-entropy. So whoever learns one stream, its whole state included, learns nothing of another. NumPy's generator is Philox
-with a key of 128 bits; jax_keys.py makes JAX's keys of as many.
+The key of a stream is a keyed BLAKE2b hash of the stream's purpose, index and name; the key of the hash is the 256 bits
+of entropy. So whoever learns one stream, including its whole state, learns nothing about another. NumPy's generator is
+Philox with a key of 128 bits; jax_keys.py makes JAX keys of the same length.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class Streams:
     entropy: int = field(repr=False)
     """256 bits, which must not be shown: all streams follow from them."""
     fresh: bool = field(default=False, init=False)
-    """Whether the entropy is the operating system's; anything else is stamped as not for release."""
+    """Whether the entropy comes from the operating system; output of any other is marked as not for release."""
 
     @classmethod
     def from_system(cls) -> Streams:
-        """Fresh entropy from the operating system: what any release must use."""
+        """A source with fresh entropy from the operating system, which every release must use."""
         found = cls(secrets.randbits(8 * ENTROPY_BYTES))
-        object.__setattr__(found, "fresh", True)  # nobody else can say so of entropy of their own
+        object.__setattr__(found, "fresh", True)  # a caller cannot declare its own entropy fresh
         return found
 
     @classmethod
     def seeded(cls, seed: int) -> Streams:
         """A repeatable source, for tests and studies only."""
         if not isinstance(seed, int | np.integer) or seed < 0:
-            raise SurveyError("spec", "seed", "is not a whole number from 0 on", "give one")
+            raise SurveyError("spec", "seed", "is not a whole number of at least 0", "give one")
         digest = hashlib.blake2b(str(int(seed)).encode(), digest_size=ENTROPY_BYTES, person=b"seed").digest()
         return cls(int.from_bytes(digest, "little"))
 
@@ -67,7 +67,7 @@ class Streams:
         return np.frombuffer(self._derived("words", name, index, 8 * count), dtype="<u8").astype(np.uint64)
 
     def split(self, name: str, index: int = 0) -> Streams:
-        """A source of its own for one part of a run; what is made from it is not for release."""
+        """A separate source for one part of a run; anything made from it is not for release."""
         return Streams(int.from_bytes(self._derived("split", name, index, ENTROPY_BYTES), "little"))
 
     def _derived(self, purpose: str, name: str, index: int, size: int) -> bytes:

@@ -4,15 +4,15 @@ q̄ is the mean of the m estimates, T = ū + b/m its variance, df = (m − 1)(1 
 quantile; with b = 0, df = ∞. Estimates use the smoothed weights. FBP's outcomes are already those of the population:
 means are unweighted within a finest cell, and every unit of a cell carries its share N̂/n of the cell's count.
 
-ū is the sampling variance of the confidential estimate. Smoothed weights have lost the spread about the model's mean,
-which is most of the sampling variance of a count, so ū comes from the unsmoothed weights; and since both weights are
-scaled to the population total, what an estimate shares with that total is no error. FBP's means and totals need no
+ū estimates the sampling variance of the confidential estimate. Smoothed weights lack the spread about the model's mean,
+which causes most of the sampling variance of a count, so ū comes from the unsmoothed weights. Both kinds of weights are
+scaled to the population total, so counts and totals have the variance of ratios to it. FBP's means and totals need no
 unsmoothed weights: within a cell the weights of their estimates do not vary. `standard_errors = "paper"` takes ū from
 the weights of the estimates, as if these were not scaled.
 
 Files from noisy sums are imputations of the confidential file, each from a posterior draw of its sums, with weights
 that are not smoothed. Their rules are those of multiple imputation (Rubin): T = ū + (1 + 1/m)b, df = (m − 1)(1 +
-ū/((1 + 1/m)b))². There b is what noise leaves unknown, and does not vanish with many files.
+ū/((1 + 1/m)b))². There b measures the uncertainty that the noise leaves, which does not vanish with many files.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from svysynth.survey.survey import Survey
 
 SMOOTHED, UNSMOOTHED = "weight", "weight_unsmoothed"
 Rules = Literal["weighted", "population", "imputed"]
-"""How tables are made from synthetic files: by their weights, or by the counts of cells, as of a population, with the
-rules of partial synthesis; or by their weights, with those of multiple imputation."""
+"""How tables are made from synthetic files. `weighted` uses the files' weights and `population` the counts of cells,
+both with the rules of partial synthesis; `imputed` uses the files' weights with the rules of multiple imputation."""
 Standing = Literal["uncharged", "files", "post-processing"]
-"""Where synthetic surveys come from, and so who may see them."""
+"""Where synthetic surveys come from, which decides who may see them."""
 STANDINGS: dict[Standing, str] = {
     "uncharged": "not charged to a budget: confidential, for internal use",
-    "files": "read from files; whether a budget was charged for them is for svysynth.verify to say",
-    "post-processing": "made from the public files of a release: not charged to a budget, and covered by its promise",
+    "files": "read from files; svysynth.verify tells whether a budget was charged for them",
+    "post-processing": "made from the public files of a release: not charged to a budget, and covered by its guarantee",
 }
 ROUNDING = 1e-7
-"""Estimates that differ by less than this fraction are equal: the population total, to which all files are scaled and
-whose weights are then rounded."""
+"""Estimates that differ by less than this fraction count as equal, such as those of the population total: all files are
+scaled to it, and their weights are then rounded."""
 
 
 class CombiningRule(NamedTuple):
-    """What a model says of the tables that are made from its synthetic surveys: fields of `Synthetic`."""
+    """How tables are made from a model's synthetic surveys: fields of `Synthetic`."""
 
     rules: Rules = "weighted"
     strata_in_variance: bool = True
@@ -67,7 +67,7 @@ class Synthetic:
 
     surveys: tuple[Survey, ...]
     rules: Rules = "weighted"
-    """`weighted`: smoothed weights (FBS); `population`: means by cells' counts (FBP); `imputed`: noisy sums."""
+    """`weighted`: smoothed weights (FBS); `population`: means from cells' counts (FBP); `imputed`: noisy sums."""
     strata_in_variance: bool = True
     """False for the paper's FBP, whose variances treat the sample as one stratum."""
     standing: Standing = "uncharged"
@@ -77,7 +77,7 @@ class Synthetic:
         return f"{len(self.surveys)} synthetic surveys{size}: {STANDINGS[self.standing]}"
 
     def _repr_html_(self) -> Html:
-        """Sizes, and whether anything was charged; no number that was made from them."""
+        """Sizes, and whether anything was charged; no number computed from the surveys."""
         text = STANDINGS[self.standing]
         facts = {"surveys": f"{len(self.surveys):,}"}
         for first in self.surveys[:1]:
@@ -104,7 +104,7 @@ class Synthetic:
             survey = replace(survey, design=replace(survey.design, strata=None))
         replicates = None
         if estimation.variance != "taylor":
-            # A fixed seed, so that anyone can make the tables again: the surveys are synthetic and hide nothing.
+            # A fixed seed, so that anyone can make the tables again: replicates of synthetic surveys protect nothing.
             replicates = make_replicates(survey.index, estimation, Streams.seeded(0))
         if self.rules == "imputed":
             return tabulate_all(survey, tables, estimation, replicates, scaled=not survey.weight_public)
@@ -147,7 +147,7 @@ def _with_cell_weights(survey: Survey) -> Survey:
 @outlined
 @dataclass(frozen=True)
 class _CellSums:
-    """Σw and the number of records in every cell, of a block."""
+    """Σw and the number of records in every cell of a block."""
 
     cell: Column
     weight: Column

@@ -1,4 +1,4 @@
-"""The layout people read: a table's rows once, and the estimates of its statistics side by side."""
+"""The layout for readers: each row of a table once, with the estimates of its statistics side by side."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from svysynth.survey.columns import ALL
 
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
 MEASURES = ("estimate", "se", "se_sampling", "se_privacy", "lower", "upper", "cv", "reliability")
-"""What a table may say of a statistic, in the order of reading."""
+"""What a table may have for a statistic, in the order of reading."""
 NOTHING = "–"
-"""Where there is no number."""
+"""Shown where there is no number."""
 
 
 @outlined
@@ -32,7 +32,7 @@ class Estimate:
     reliability: str | None
     se_sampling: float | None = None
     se_privacy: float | None = None
-    """The two parts of the standard error, where a mechanism tells them apart."""
+    """The two parts of the standard error, if the mechanism separates them."""
 
 
 @outlined
@@ -46,7 +46,7 @@ class WideRow:
 
     @property
     def is_margin(self) -> bool:
-        """Whether the row adds up others."""
+        """Whether the row is a margin or the total, which adds up other rows."""
         return ALL in self.labels
 
 
@@ -60,15 +60,15 @@ class WideTable:
     statistics: tuple[str, ...]
     rows: tuple[WideRow, ...]
     measures: tuple[str, ...]
-    """What it says of each statistic."""
+    """What the table has for each statistic."""
 
     @property
     def has_parts(self) -> bool:
-        """Whether standard errors are told apart into sampling and privacy."""
+        """Whether standard errors are split into parts for sampling and for privacy."""
         return "se_privacy" in self.measures
 
     def spans(self, rows: int) -> list[tuple[int, ...]]:
-        """For each of the first rows, over how many rows each label stands; 0 where one above stands for it.
+        """For each of the first rows, how many rows each label spans; 0 where a label above spans the row.
 
         >>> row = lambda *labels: WideRow(labels, 1, ())
         >>> WideTable("", ("a", "b"), (), (row("x", "y"), row("x", "z"), row("u", "z")), ()).spans(3)

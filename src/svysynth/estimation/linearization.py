@@ -53,11 +53,12 @@ def _ratio_variance(
     b: Floats,
     ratio: Floats,
 ) -> Floats:
-    """V of z = a·w + b·w(y − r) inside the domain, less ratio·w inside and outside.
+    """V of z = a·w + b·w(y − r) inside the domain, minus ratio·w inside and outside.
 
-    A domain can be computed as the whole file, with a and b for its own groups only. That is slow for many, and needed
-    for one at most: what is outside a domain is the stratum less what is inside, which loses no digits unless most of
-    the weight is inside. Clusters, whose records may be inside and outside, have no such bound.
+    A domain can be computed from the whole file, with a and b zero outside its groups. That is slow for many domains.
+    Without clusters it is needed for one domain at most: what is outside a domain is the stratum minus what is inside,
+    which loses no digits unless most of the weight is inside. With clusters, which may have records inside and outside,
+    every domain is computed in the slow way.
     """
     found = np.zeros(domains)
     slow: Iterable[int] = range(domains)
@@ -105,7 +106,7 @@ class _Whole:
 
 
 def _spread(moments: Moments, group: Integers, size: Integers | Floats) -> tuple[Floats, Floats]:
-    """Mean and scatter of the weight over groups of so many records."""
+    """Mean and scatter of the weight in groups of the given sizes."""
     total = partial(group_sums, group, len(size))
     mean = total(moments.weight) / size
     return mean, total(moments.scatter_ww + moments.count * (moments.mean_w - mean[group]) ** 2)
@@ -152,7 +153,7 @@ def _variance(
 
 
 def _scale(index: DesignIndex, lonely: Lonely) -> Floats:
-    """By what Σ(z − z̄_h)² is multiplied in each stratum."""
+    """The factor of Σ(z − z̄_h)² in each stratum."""
     unsampled = np.where(index.unsampled < EXHAUSTED, 0.0, index.unsampled)
     scale = unsampled * np.where(index.lonely, 1.0, index.psus / np.maximum(index.psus - 1, 1))
     return scale if lonely == "adjust" else np.where(index.lonely, 0.0, scale)

@@ -1,4 +1,4 @@
-"""Sums per stratum × cell (or PSU × cell) from one pass over the records, mergeable across partitions.
+"""Moments per stratum × cell (or PSU × cell), from one pass over the records; they merge across parts of a file.
 
 Every record is in one block (its stratum, or its PSU in a clustered design) and one finest cell. For each group
 (block, cell) the pass keeps the number of records, the means of w and of w(y − r), and their centred second moments,

@@ -22,13 +22,13 @@ from svysynth.core.streams import Streams
 from svysynth.survey.design import DesignIndex
 
 BLOCK = 256
-"""Replicates worked on at a time, so that a jackknife over many PSUs needs little memory."""
+"""How many replicates are worked on at a time, so that a jackknife over many PSUs needs little memory."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """A set of replicates: a factor for each PSU in each, and the scale of each squared deviation."""
+    """A set of replicates: a factor for each PSU and replicate, and the scale of each squared deviation."""
 
     factors: Floats | None
     """PSU × replicate; None for the jackknife, whose factors follow from the design."""

@@ -8,7 +8,7 @@ A domain is a union of finest cells. The linearised value of record i is zᵢ = 
     proportion   zᵢ = wᵢ(1ᵢ − p̂)/N̂           N̂ of the whole population; not zero outside the domain
 
 Where weights were scaled to a known total N, counts and totals are ratios times N, with zᵢ = wᵢ(1ᵢ − N̂/N) and
-wᵢ(1ᵢyᵢ − Ŷ/N). Like that of a proportion they are not zero outside the domain.
+wᵢ(1ᵢyᵢ − Ŷ/N). Like the value of a proportion, these values are not zero outside the domain.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def sum_domains(moments: Moments, domain: Integers, domains: int) -> DomainSums:
 
 
 def estimate(statistic: Statistic, weight: Floats, outcome: Floats, population: Floats | float) -> Floats:
-    """A statistic from Σw and Σwy; a mean of nobody is not a number."""
+    """A statistic from Σw and Σwy; the mean of an empty domain is NaN."""
     match statistic:
         case "count":
             return weight
@@ -61,12 +61,12 @@ def estimate(statistic: Statistic, weight: Floats, outcome: Floats, population: 
 
 @outlined
 class Linearized(NamedTuple):
-    """z/divisor = a·w + b·w(y − r) in the groups of a domain; of a ratio, less ratio·w inside and outside."""
+    """divisor·z = a·w + b·w(y − r) in the groups of a domain; for a ratio, minus ratio·w inside and outside."""
 
     a: Floats
     b: Floats
     ratio: Floats | None = None
-    """Of each domain."""
+    """The ratio of each domain; None for a statistic that is not one."""
     divisor: float = 1.0
 
 
@@ -84,7 +84,7 @@ def linearize(
         case "mean":
             size = sums.weight[domain]
             offset = moments.reference - sums.outcome[domain] / size
-            # Far from zero the mean is rounded: make the linearised values add up to zero, as they must.
+            # A mean far from zero has rounding error: make the linearised values add up to zero, as they must.
             leftover = group_sums(domain, len(sums.count), moments.count * (moments.mean_e + offset * moments.mean_w))
             offset = offset - leftover[domain] / size
             return Linearized(offset / size, 1 / size)

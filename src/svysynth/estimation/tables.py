@@ -36,7 +36,7 @@ MOST_ROWS_OF_PROPORTIONS = 10_000
 MOST_CELLS = 2**40
 
 RELIABILITY = ("reliable", "caution", "unreliable")
-"""What a coefficient of variation says of an estimate: below, between and above the spec's two thresholds."""
+"""The grades of an estimate: its coefficient of variation is below, between or above the spec's two thresholds."""
 
 
 def tabulate(
@@ -54,7 +54,7 @@ def tabulate(
 
 
 def make_table(by: str | Sequence[str], statistics: Statistic | Sequence[Statistic]) -> TableSpec:
-    """A table as Python asks for it: a name alone stands for a list of one."""
+    """A table as asked for in Python: a single name stands for a list of one."""
     settings: dict[str, Any] = {"by": by, "statistics": statistics}
     return TableSpec(**settings)
 
@@ -70,8 +70,8 @@ def tabulate_all(
     """Several tables of a survey from one pass over it; a column that a table does not use is "All" there.
 
     Variances come from `replicates` where they are given, else by the method of `estimation.variance`, whose
-    replicates are then drawn afresh. `scaled` says that the weights were scaled to a known total, as synthetic ones
-    are: what counts and totals share with it is no error.
+    replicates are then drawn afresh. `scaled` says that the weights were scaled to a known total, as
+    those of synthetic surveys are: counts and totals then have the variance of ratios to it.
     """
     require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
     estimation = estimation or EstimationSpec()
@@ -126,7 +126,7 @@ class _Linearized:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Those of the design."""
+        """The degrees of freedom of the design."""
         return self.index.degrees_of_freedom
 
 
@@ -146,13 +146,13 @@ class _Replicated:
         present, cell = np.unique(moments.cell, return_inverse=True)
         weight = replicates.sums(moments.block, cell, moments.weight, len(present))
         outcome = replicates.sums(moments.block, cell, moments.weighted_outcome, len(present))
-        if scaled:  # so is every replicate
+        if scaled:  # the weights of every replicate are scaled too
             factor = moments.weight.sum() / weight.sum(axis=0)
             weight, outcome = weight * factor, outcome * factor
         return cls(replicates, cell, weight, outcome)
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
-        """The variance of a statistic for each domain; not a number where a replicate has nobody to average."""
+        """The variance of a statistic for each domain; NaN where a replicate has no records to average."""
         domain_of_cell = np.empty(len(self.weight), np.int64)
         domain_of_cell[self.cell] = domain
         weight = _add_rows(self.weight, domain_of_cell, len(sums.count))
@@ -162,7 +162,7 @@ class _Replicated:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Those of the design, but no more than the replicates can show."""
+        """The degrees of freedom of the design, but fewer than there are replicates."""
         return min(self.replicates.index.degrees_of_freedom, len(self.replicates) - 1)
 
 
@@ -183,7 +183,7 @@ class Layout:
 
     @classmethod
     def of(cls, table: TableSpec, columns: Sequence[str], survey: HasLevels) -> Layout:
-        """The layout of a table that stands among tables by `columns`."""
+        """The layout of a table; `columns` are those of all tables that are made together."""
         layout = cls(
             tuple(columns.index(column) for column in table.by),
             tuple((ALL, *survey.levels(column)) for column in table.by),
@@ -228,7 +228,7 @@ def _estimates(
     rows: int,
     variance: _Linearized | _Replicated,
 ) -> tuple[Floats, Floats, Integers]:
-    """Estimate, variance and number of records for every row; zeros, or no mean, where there are no records."""
+    """Estimate, variance and number of records for every row; zeros, or NaN for a mean, where there are no records."""
     count = np.zeros(rows, np.int64)
     value = np.full(rows, np.nan if statistic == "mean" else 0.0)
     squared_error = value.copy()
@@ -253,7 +253,7 @@ def finish_table(
 ) -> pl.DataFrame:
     """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row."""
     se = np.sqrt(variance)
-    if statistic == "count":  # one that the design fixes has no error, and rounding should not show any
+    if statistic == "count":  # a count that the design fixes has no error, only rounding error
         se = np.where(has_error(value, se) | np.isnan(se), se, 0.0)
     half = se * np.where(np.asarray(df) > 0, stdtrit(df, 0.5 + estimation.confidence / 2), np.nan)
     with np.errstate(over="ignore"):
@@ -280,10 +280,11 @@ def finish_table(
 
 
 def grade(cv: Floats, df: Floats, estimation: EstimationSpec) -> npt.NDArray[np.object_]:
-    """How reliable an estimate is, by the coefficient of variation that its interval is as long as.
+    """How reliable an estimate is, by its coefficient of variation with an allowance for few degrees of freedom.
 
     With few degrees of freedom an interval is longer than the standard error alone suggests, and without any there is
-    none: what counts is cv·t/z, with the quantiles of Student's t and of the normal distribution.
+    no interval. So cv·t/z is compared with the thresholds, where t and z are the quantiles of Student's t and of the
+    normal distribution.
 
     >>> grade(np.array([0.1, 0.1, 0.0]), np.array([np.inf, 2.0, 0.0]), EstimationSpec()).tolist()
     ['reliable', 'caution', 'unreliable']
@@ -297,7 +298,7 @@ def grade(cv: Floats, df: Floats, estimation: EstimationSpec) -> npt.NDArray[np.
 
 
 def require_public(survey: Survey, columns: Sequence[str]) -> None:
-    """Stop where a column is not public."""
+    """Stop if a column is not public."""
     for column in columns:
         if column not in survey.public:
             raise SurveyError("spec", f"column '{column}'", "is not public", "name it in survey.public, or drop it")

@@ -1,4 +1,4 @@
-"""Utility: how close private estimates come to the truth, or to what the confidential sample says (paper §3.3, §4.3).
+"""Utility: how close private estimates come to the truth, or to the confidential estimates (paper §3.3, §4.3).
 
 Pure functions of arrays, the same for one cell or for replicates × cells. The truth is the population's value in a
 simulation and the confidential estimate in an application.
@@ -11,16 +11,16 @@ import numpy as np
 from svysynth.core.grouping import Booleans, Floats
 
 NO_ERROR = 1e-12
-"""A standard error that is a smaller fraction of its estimate is what rounding leaves of none."""
+"""A standard error that is a smaller fraction of its estimate than this is zero up to rounding."""
 
 
 def bias(estimate: Floats, truth: Floats) -> Floats:
-    """Estimate less truth; over replicates, its mean along the first axis is the Monte Carlo bias."""
+    """Estimate minus truth; over replicates, its mean along the first axis is the Monte Carlo bias."""
     return np.asarray(estimate - truth)
 
 
 def rmse(estimate: Floats, se: Floats, truth: Floats) -> Floats:
-    """√(bias² + T) of each estimate, with T = se² as its own variance.
+    """√(bias² + T) of each estimate, with its variance T = se².
 
     >>> float(rmse(np.array(13.0), np.array(4.0), np.array(10.0)))
     5.0
@@ -29,7 +29,7 @@ def rmse(estimate: Floats, se: Floats, truth: Floats) -> Floats:
 
 
 def standard_distance(estimate: Floats, other: Floats, se: Floats) -> Floats:
-    """Estimate less another in the other's standard errors; not a number where that error is none.
+    """An estimate minus another, in standard errors of the other; NaN where that standard error is zero.
 
     >>> standard_distance(np.array([3.0, 3.0]), np.array([1.0, 1.0]), np.array([0.5, 1e-14])).tolist()
     [4.0, nan]
@@ -39,14 +39,14 @@ def standard_distance(estimate: Floats, other: Floats, se: Floats) -> Floats:
 
 
 def has_error(estimate: Floats, se: Floats) -> Booleans:
-    """Whether a standard error is one, and not what rounding leaves of none: a count that the design fixes has none."""
+    """Whether a standard error is more than rounding error: a count that the design fixes has none."""
     return np.asarray(se > NO_ERROR * np.abs(estimate))
 
 
 def rmse_ratio(estimate: Floats, se: Floats, sample_estimate: Floats, sample_se: Floats, truth: Floats) -> Floats:
     """The RMSE of a private estimate over that of the confidential sample; below 1 the private one is closer.
 
-    Not a number where the sample has no error.
+    NaN where the sample has no error.
     """
     own = rmse(sample_estimate, sample_se, truth)
     nothing = np.full(np.broadcast(own, estimate).shape, np.nan)
@@ -59,7 +59,7 @@ def covers(lower: Floats, upper: Floats, truth: Floats) -> Booleans:
 
 
 def coefficient_of_variation(estimate: Floats, se: Floats) -> Floats:
-    """se/|estimate|; not a number where the estimate is zero."""
+    """se/|estimate|; NaN where the estimate is zero."""
     size = np.abs(np.asarray(estimate, np.float64))
     nothing = np.full(np.broadcast(size, se).shape, np.nan)
     return np.asarray(np.divide(se, size, out=nothing, where=size > 0), np.float64)

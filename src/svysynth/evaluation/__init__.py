@@ -1,1 +1,1 @@
-"""Studies of what mechanisms give and of what attacks on them find."""
+"""Studies of the utility of mechanisms, and attacks on their privacy."""

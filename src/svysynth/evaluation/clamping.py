@@ -1,7 +1,7 @@
-"""Clamping: what public bounds do that cut into the data.
+"""Clamping: the bias that public bounds cause if they cut into the data.
 
-A record outside its bounds counts as if it stood at the nearer end, which moves means, and no standard error shows
-that. Here by how much, for the laws behind proposed constants.
+A record outside its bounds counts as if it stood at the nearer end. This moves means, and no standard error shows it.
+This file computes by how much, for the distributions behind proposed constants.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from scipy.special import ndtr
 from svysynth.privacy.public_constants import Law, Proposal
 
 REACHES = (1.5, 2.0, 2.5, 3.0, 4.0)
-"""Bounds that are looked at, in spreads from the middle."""
+"""The bounds that are tried, in spreads from the middle."""
 
 
 def by_bounds(proposal: Proposal, reaches: Sequence[float] = REACHES) -> pl.DataFrame:
-    """For the proposed bounds and for others: the shares of records that are clamped, and what it does to means.
+    """For the proposed bounds and for others: the shares of records that are clamped, and the bias of means.
 
-    `bias_of_mean` is that of the mean of clamped values, `bias_of_model` that of the mean of a lognormal (normal) law
-    fitted to them; both as a share of the mean, or of the spread where the transform is `identity`.
+    `bias_of_mean` is the bias of the mean of clamped values, `bias_of_model` that of the mean of a lognormal (normal)
+    distribution fitted to them; both as a share of the mean, or of the spread where the transform is `identity`.
     """
     rows = []
     for variable, law, bounds in (
@@ -36,7 +36,7 @@ def by_bounds(proposal: Proposal, reaches: Sequence[float] = REACHES) -> pl.Data
 
 
 def clamped(law: Law, low: float, high: float) -> dict[str, float]:
-    """What clamping to bounds does to a law's mean."""
+    """The effect of clamping to bounds on the mean of a distribution."""
     a, b = ((math.log(end) if law.transform == "log" else end) for end in (low, high))
     a, b = (a - law.middle) / law.spread, (b - law.middle) / law.spread
     below, above = float(ndtr(a)), float(ndtr(-b))

@@ -1,4 +1,4 @@
-"""What bounds cost that cut into the data, as a picture."""
+"""The effect of bounds that cut into the data, as a picture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLES = ("-", "--", ":")
 
 
 def draw_bounds(bounds: pl.DataFrame, path: Path, note: str) -> None:
-    """The outcome's `by_bounds` over a fine grid of reaches."""
+    """Draw the outcome's rows of `by_bounds`, made over a fine grid of reaches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
@@ -35,7 +35,7 @@ def _draw_bounds(axes: Axes, bounds: pl.DataFrame) -> None:
     lines = {
         "records clamped": bounds["share_below"] + bounds["share_above"],
         "mean of clamped values is off by": bounds["bias_of_mean"].abs(),
-        "mean of a law fitted to them is off by": bounds["bias_of_model"].abs(),
+        "mean of a distribution fitted to them is off by": bounds["bias_of_model"].abs(),
     }
     for number, (name, values) in enumerate(lines.items()):
         axes.plot(bounds["reach"], values, STYLES[number], color=COLOURS[number], label=name)

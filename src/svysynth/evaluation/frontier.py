@@ -1,9 +1,9 @@
 """The frontier of risk and utility: error against ε for a grid of mechanisms and numbers of data sets (paper §3.3).
 
-For every cell the RMSE √(bias² + T) against the direct estimate, over the direct estimate's own standard error. Each
-mechanism makes the tables of its points (`Mechanism.tries`). Choosing by it is a use of the confidential data that no
-budget accounts for: a stand-in from public constants (`[standin]` in the spec) has the same public columns and no
-confidential number, and can be looked at freely.
+For every cell this is the RMSE √(bias² + T) against the direct estimate, divided by the direct estimate's own standard
+error. Each mechanism makes the tables of its points (`Mechanism.tries`). Choosing by these figures is a use of the
+confidential data that no budget accounts for. A stand-in from public constants (`[standin]` in the spec) has the same
+public columns and no confidential number, and its figures can be looked at freely.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from svysynth.core.registry import find_member, promises_of
+from svysynth.core.registry import find_mechanism, promises_of
 from svysynth.core.spec import Spec, StandInSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse
-from svysynth.mechanisms.base import Grid, Mechanism, load_member
+from svysynth.mechanisms.base import Grid, Mechanism, load_mechanism
 from svysynth.survey.survey import Survey, SurveyInMemory
 
 REPEATS = 5
-"""How often each point of the grid is tried, with draws or noise of its own."""
+"""How many times each point of the grid is tried, with its own draws or noise."""
 UNACCOUNTED = (
     "INTERNAL USE ONLY. Choosing a mechanism, ε or the number of data sets by these figures uses the confidential data "
     "in a way that no budget accounts for. With --standin they come from public constants alone."
@@ -86,7 +86,7 @@ def summarize(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _compared(tables: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
-    """The tables of one try with their errors; cells without a direct standard error have no ratio."""
+    """The tables of one try with their RMSE ratios; cells without a direct standard error have none."""
     error = rmse(tables["estimate"].to_numpy(), tables["se"].to_numpy(), direct["estimate"].to_numpy())
     se = direct["se"].to_numpy()
     ratio = np.divide(error, se, out=np.full(len(se), np.nan), where=se > 0)
@@ -95,8 +95,8 @@ def _compared(tables: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
 
 
 def _member(name: str, spec: Spec) -> Mechanism:
-    """The mechanism of that name with the spec's own promise, or with the first that it has."""
-    asked = find_member(name, spec.privacy.guarantee) if spec.privacy else None
-    found = asked or find_member(name, promises_of(name)[0])
+    """The mechanism of that name with the spec's own guarantee, or with the first one that it has."""
+    asked = find_mechanism(name, spec.privacy.guarantee) if spec.privacy else None
+    found = asked or find_mechanism(name, promises_of(name)[0])
     assert found is not None
-    return load_member(found)
+    return load_mechanism(found)

@@ -1,7 +1,8 @@
 """A public file of the survey's shape, such as last year's public-use file: constants from it, and its layout.
 
 Spreads are those within the cells of the spec's formula, as a model sees them. The spec's own data are refused, also
-under another name or as a copy; that a file made from them is none either, nobody can check here (docs/constants.md).
+under another name or as a copy. A file made from them must not be used either, but that cannot be checked here
+(docs/constants.md).
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ MARGIN = 2.0
 def from_public_file(spec: Spec, file: Path, published: Published | None = None) -> Proposal:
     """Constants from a public file with the spec's columns: spreads within the cells of its formula, and wide bounds.
 
-    Of published figures the sample's size and the population total may be given: weights are scaled to their ratio.
+    The only published figures that may be given are the sample's size and the population total: weights are scaled to
+    their ratio.
     """
     published = published or Published(population=spec.survey.population_total)
     records, total = published.records, published.population
     if published != Published(records=records, population=total):
-        problem = "cannot be joined with published figures, but for --records and --population"
+        problem = "cannot be combined with published figures other than --records and --population"
         raise bad_figure("--standin", problem, "leave out either the file or the figures")
     refuse_odd_figures(published, spec.survey.transform)
     survey = read_public_file(spec, file)
@@ -74,7 +76,7 @@ def from_public_file(spec: Spec, file: Path, published: Published | None = None)
 
 
 def read_public_file(spec: Spec, file: Path) -> Survey:
-    """The file as a survey. Of the design only the weights are needed, and of a synthetic file those not smoothed."""
+    """The file as a survey. Only its weights are needed of the design; of a synthetic file, the unsmoothed ones."""
     refuse_confidential(file, spec.survey.data)
     if not _is_there(file):
         raise bad_figure("--standin", "cannot be found", "give the path of a public file")

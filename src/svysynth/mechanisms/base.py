@@ -1,10 +1,10 @@
-"""Mechanism: what makes a release. The pipeline, the manifest, verification, reports and the frontier ask it.
+"""Mechanism: how a release is made. The pipeline, the manifest, verification, reports and the frontier all call it.
 
-The way of a release through a mechanism: `find_public` says what the spec alone rules out, `check` refuses what cannot
-be done and `examine` says what the data speak against, both before the charge. `run` calls `pay` with what `guarantee`
-promises, before anything is drawn that is going out, and gives back a `Made`. For verification `guarantee` follows
-again from the manifest, and `remake` makes the tables again from the public folder. `further` is what else that folder
-can give to anybody.
+A release passes through a mechanism in this order. `find_public` says what the spec alone rules out. Before the charge,
+`check` refuses what cannot be done, and `examine` says what in the data speaks against a release. `run` calls `pay`
+with the promise of `guarantee` before anything is drawn that will be released, and returns a `Made`. For verification,
+`guarantee` is derived again from the manifest, and `remake` makes the tables again from the public folder. `further` is
+what else anybody can make from that folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.registry import Member, find_member
+from svysynth.core.registry import ListedMechanism, find_mechanism
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.core.streams import Streams
@@ -33,7 +33,7 @@ from svysynth.privacy.release import NotCharged
 from svysynth.survey.survey import Survey
 
 Pay = Callable[[Guarantee], Charge | NotCharged]
-"""Charges the ledger; when it returns, the charge is on disk. To be called once, before anything is measured."""
+"""Charges the ledger. When it returns, the charge is on disk. It is called once, before anything is measured."""
 Progress = Callable[[str], None]
 Rows = list[tuple[str, ...]]
 TABLES_AND_REPORT = ("tables.csv", "tables.xlsx", "report.html")
@@ -42,7 +42,7 @@ TABLES_AND_REPORT = ("tables.csv", "tables.xlsx", "report.html")
 
 @outlined
 class Plot(NamedTuple):
-    """A plot that a report is to draw, by name, with what it shows."""
+    """A plot that a report is to draw: the kind of plot, and the data that it shows."""
 
     kind: Literal["violins", "histogram"]
     shown: Mapping[str, Any]
@@ -50,71 +50,72 @@ class Plot(NamedTuple):
 
 @outlined
 class Section(NamedTuple):
-    """A part of the internal report, which makes a page of it. All texts are escaped there."""
+    """A part of the internal report. The report turns it into a page and escapes all texts."""
 
     contents: tuple[tuple[str, str], ...]
-    """Anchor and heading of each of its sections, for the table of contents."""
+    """The anchor and the heading of each of its sections, for the table of contents."""
     template: str
     content: Mapping[str, Any]
-    """What the template takes in: texts, rows of texts, plots."""
+    """What the template shows: texts, rows of texts, plots."""
 
     @classmethod
     def of_facts(cls, anchor: str, heading: str, text: str, rows: Rows) -> Section:
-        """A heading, a sentence or two, and facts by name."""
+        """A section with a heading, a sentence or two, and a table of named facts."""
         content = {"anchor": anchor, "heading": heading, "text": text, "rows": rows}
         return cls(((anchor, heading),), "facts.html", content)
 
 
 class Evidence(Protocol):
-    """How it went, for the internal folder. It may look at confidential data; it is made when it is asked for."""
+    """How the release was made, for the internal folder. It may look at confidential data, and is made on request."""
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Why the draws cannot be trusted; the verdict is then not to publish."""
+        """The reasons why the draws cannot be trusted. If there are any, the verdict is not to publish."""
 
     def summary(self) -> Rows:
-        """Lines for the internal report's summary."""
+        """The lines for the summary of the internal report."""
 
     def sections(self) -> Sequence[Section]:
-        """Its own parts of the internal report."""
+        """The mechanism's own parts of the internal report."""
 
     def write(self, folder: Path) -> None:
-        """Its own files in the internal folder."""
+        """Write the mechanism's own files into the internal folder."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Made:
-    """What a mechanism made, after it was paid for."""
+    """What a mechanism made, after the charge."""
 
     guarantee: Guarantee
     paid: Charge | NotCharged
     synthetic: Synthetic
-    """The synthetic surveys, none where tables alone are made."""
+    """The synthetic surveys; none if the mechanism makes tables only."""
     tables: pl.DataFrame
     evidence: Evidence
     notes: tuple[str, ...] = ()
-    """What readers of the release have to know."""
+    """What readers of the release need to know."""
     attachments: Mapping[str, bytes] = field(default_factory=dict)
     """Further public files, by name."""
     records: int | None = None
-    """How many records the release says there are; None: as many as the survey has, which is public then."""
+    """The number of records that the release states. None: the survey's own number, which is public then."""
 
 
 @outlined
 class Remade(NamedTuple):
-    """Tables that were made again from what is public."""
+    """Tables that were made again from the public folder."""
 
     tables: pl.DataFrame
     source: str
-    """What they were made from, such as `synthetic files`, and how many of these there are."""
+    """What the tables were made from, such as `synthetic files`."""
     number: int
+    """How many of these there are."""
     also: str | None = None
-    """What else was made again and compared, in words."""
+    """In words, what else was made again and compared."""
 
 
 class Further(Protocol):
-    """What can be made from a public folder besides what it has: post-processing, which costs nothing."""
+    """What else can be made from a public folder. It is post-processing and costs no privacy."""
 
     @property
     def first(self) -> int:
@@ -125,13 +126,13 @@ class Further(Protocol):
         """How many further files there can be."""
 
     def tabulate_all(self, tables: Sequence[TableSpec]) -> pl.DataFrame:
-        """Other tables, as if the release had them."""
+        """Make other tables, in the form of the release's own tables."""
 
     def synthetic(self, files: int) -> Synthetic:
-        """So many further files, as surveys with the rules by which tables are made from them."""
+        """Make this number of further files, as surveys with the rules for making tables from them."""
 
     def write(self, files: int, folder: Path) -> None:
-        """So many further files into a folder."""
+        """Write this number of further files into a folder."""
 
 
 class Grid(NamedTuple):
@@ -143,80 +144,81 @@ class Grid(NamedTuple):
 
 
 Try = tuple[float, int, int, pl.DataFrame]
-"""ε, the number of data sets (0 where tables do not depend on it), the repeat, and the tables of one try."""
+"""One point of a frontier: ε, the number of data sets (0 where tables do not depend on it), the repeat, the tables."""
 
 
 class Mechanism(Protocol):
-    """A member of the list. It has no state: what it needs is given to it."""
+    """A member of the list of mechanisms. It has no state: what it needs is passed to its methods."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Further packages whose versions the manifest states."""
+        """The packages that it uses besides the usual ones; the manifest states their versions."""
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """Which of the settings scheme, draws, correction and scales play a part; the manifest states them."""
+        """Which of the settings scheme, draws, correction and scales it uses; the manifest states these."""
 
     @property
     def modelled(self) -> bool:
-        """Whether the spec's [model] plays a part; the manifest then states it."""
+        """Whether it uses the section [model] of the spec; if so, the manifest states that section."""
 
     def title(self, name: str) -> str:
-        """What readers are told of the mechanism, under each of its names."""
+        """The description of the mechanism for readers of a release, under each of its names."""
 
     def find_public(self, spec: Spec) -> list[Finding]:
-        """What the spec alone shows, before the data are read."""
+        """What speaks against a release from the spec alone, before the data are read."""
 
     def undivided(self, spec: Spec) -> str | None:
-        """The setting for which all records are needed at once; None where it works from disk and on a cluster."""
+        """The setting that needs all records in memory; None if it can work from disk and on a cluster."""
 
     def reads(self, spec: Spec) -> SurveySpec:
-        """The survey's spec, without demands on the data that the mechanism does not make."""
+        """The spec of the survey, without requirements on the data that the mechanism does not have."""
 
     def check(self, survey: Survey, spec: Spec) -> None:
         """Refuse what cannot be done, before anything is charged."""
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """What the data say against a release; under a global guarantee none of it stops. `direct`: direct tables."""
+        """What the data say against a release. Under a global guarantee no finding stops. `direct`: direct tables."""
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
-        """What is promised and how much is charged for it, from a spec or again from a manifest."""
+        """What is promised and how much is charged for it, from a spec, or later again from the manifest."""
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
-        """Pay, then make tables, and synthetic surveys where it has any."""
+        """Pay, then make tables, and synthetic surveys if the mechanism makes them."""
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
-        """Synthetic surveys with the rules by which tables are made from them."""
+        """Synthetic surveys with the rules for making tables from them."""
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """The names of all public files but the manifest and the checksums."""
+        """The names of all public files except the manifest and the checksums."""
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
-        """The tables, made again from the public folder; None where nothing public could give them."""
+        """The tables, made again from the public folder; None if the public folder does not determine them."""
 
     def further(self, public: Path, manifest: Manifest) -> Further | None:
-        """What else can be made from the public folder; None where it would need the survey, and a charge."""
+        """What else can be made from the public folder; None if that would need the survey and a charge."""
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
-        """Tables at every point of a frontier. Nothing is charged, and nothing of it may go out."""
+        """Tables at every point of a frontier. Nothing is charged, and none of these tables may be released."""
 
 
-# --- asking the list ---
+# --- looking mechanisms up ---
 
 
 def mechanism_of(privacy: PrivacySpec | PrivacyFacts) -> Mechanism:
-    """The mechanism that a spec asks for, or that a manifest states."""
-    found = find_member(privacy.mechanism, privacy.guarantee)
+    """The mechanism that a spec names, or that a manifest states."""
+    found = find_mechanism(privacy.mechanism, privacy.guarantee)
     if found is None:
-        problem = f"'{privacy.guarantee}' is not what the mechanism '{privacy.mechanism}' promises"
-        raise SurveyError("spec", "privacy.guarantee", problem, "docs/spec.md lists what there is")
-    return load_member(found)
+        problem = f"'{privacy.guarantee}' is not a guarantee of the mechanism '{privacy.mechanism}'"
+        remedy = "use one of the guarantees that docs/spec.md lists for it"
+        raise SurveyError("spec", "privacy.guarantee", problem, remedy)
+    return load_mechanism(found)
 
 
-def load_member(member: Member) -> Mechanism:
-    """The mechanism of a line of the list."""
+def load_mechanism(member: ListedMechanism) -> Mechanism:
+    """The mechanism of one line of the list."""
     return _load(member.home)
 
 
@@ -227,7 +229,7 @@ def _load(home: str) -> Mechanism:
 
 
 def find_public(spec: Spec) -> list[Finding]:
-    """What can be known from the spec alone, before the data are read."""
+    """What speaks against a release from the spec alone, before the data are read."""
     if spec.privacy is None:
         return []
     own = mechanism_of(spec.privacy).find_public(spec)
@@ -235,29 +237,29 @@ def find_public(spec: Spec) -> list[Finding]:
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-    """Ask of the data whether the spec's mechanism suits them."""
+    """Find out whether the mechanism of the spec suits the data."""
     return Examined() if spec.privacy is None else mechanism_of(spec.privacy).examine(survey, spec, direct)
 
 
 def undivided_setting(spec: Spec) -> str | None:
-    """The setting for which a release needs all records at once, if there is one; else it is made from parts."""
+    """The setting for which a release needs all records at once; None if it can be made from parts of the records."""
     return None if spec.privacy is None else mechanism_of(spec.privacy).undivided(spec)
 
 
 def refuse_other_machines(spec: Spec) -> None:
-    """Stop where an engine of several processes is asked for and could not be used."""
+    """Stop if an engine with several processes is requested but cannot be used."""
     setting = undivided_setting(spec)
     if setting is not None:
-        problem = f"'dask' cannot be used with this '{setting}', for which all records are read at once"
+        problem = f"'dask' cannot be used with this '{setting}', which needs all records at once"
         raise SurveyError("spec", "--engine", problem, "use --engine local")
 
 
-# --- what members share ---
+# --- what mechanisms share ---
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which columns a promise protects, and which it takes as public: the fields of a `Guarantee` that say so."""
+    """Which columns a guarantee protects and which it takes as public: the fields of `Guarantee` that state this."""
 
     confidential: tuple[str, ...]
     public: tuple[str, ...]
@@ -265,7 +267,7 @@ class Roles:
 
     @classmethod
     def of(cls, survey: SurveySpec | SurveyFacts) -> Roles:
-        """From a spec or a manifest: the outcome, and the weight unless it is public."""
+        """From a spec or a manifest: the outcome is confidential, and so is the weight unless it is public."""
         confidential = (survey.outcome,) if survey.weight_public else (survey.outcome, survey.weight)
         others = (survey.strata, survey.weight if survey.weight_public else None)
         public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))

@@ -1,7 +1,8 @@
-"""Findings: reasons why a release would be wrong, and those that several mechanisms share.
+"""Findings: reasons why a release would be wrong, with the findings that several mechanisms share.
 
-A finding says what was found, why it matters and what to use instead; one that `stops` means no release. What is found
-here needs no data: it may stop a release under any guarantee.
+A finding says what was found, why it matters and what to use instead. One that `stops` prevents the release. The
+findings of this file may stop a release under any guarantee, because they need no data; `undeclared` does need them,
+and never stops.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
 
 MOST_UNDECLARED = 0.005
-"""The share of records that may count as another level than their own before the reviewer is told."""
+"""The share of records whose level was replaced by another one, above which the reviewer is told."""
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
 
 @outlined
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was found, why it matters, what to use instead."""
+    """A reason against a release: what was found, why it matters, what to use instead."""
 
     place: str
     found: str
@@ -43,31 +44,32 @@ class Finding:
 
 CLUSTERS = Finding(
     "survey.cluster",
-    "releases do not carry clusters yet",
-    "their standard errors would be those of another design, and far too small",
-    "make direct tables with `svysynth tables`; leave it out only if the sample has no clusters",
+    "releases cannot take clusters into account",
+    "the standard errors would be those of a design without clusters, and far too small",
+    "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters",
     stops=True,
 )
 
 
 def refuse(findings: Sequence[Finding]) -> None:
-    """Stop at the first finding that stops; the others are counted."""
+    """Raise the first finding that stops a release; the message counts the others."""
     stopping = [finding for finding in findings if finding.stops]
     if stopping:
         first = stopping[0]
-        more = f" ({len(stopping) - 1} more such: `svysynth check` lists them)" if stopping[1:] else ""
+        others = len(stopping) - 1
+        more = f" ({others} further reason{'s' * (others > 1)} to stop: see `svysynth check`)" if others else ""
         raise SurveyError("data", first.place, first.reason + more, first.instead)
 
 
 def no_public_weights(spec: Spec) -> list[Finding]:
-    """Of a mechanism that has no form for weights that are declared public."""
+    """The finding for a mechanism that cannot use weights declared public."""
     if spec.privacy is None or not spec.survey.weight_public:
         return []
     return [
         Finding(
             "survey.weight_public",
-            f"the mechanism '{spec.privacy.mechanism}' ({spec.privacy.guarantee}) has no form for public weights",
-            "it models how weights arise, or protects them in any case",
+            f"the mechanism '{spec.privacy.mechanism}' ({spec.privacy.guarantee}) cannot use public weights",
+            "it models the weights, or always protects them",
             "use mechanism = 'fbs', or guarantee = 'global' with 'fbs' or 'fbp', or leave survey.weight_public out",
             stops=True,
         )
@@ -75,13 +77,13 @@ def no_public_weights(spec: Spec) -> list[Finding]:
 
 
 def undeclared(survey: Survey, spec: SurveySpec) -> list[Finding]:
-    """Columns in which many records count as another level that the spec does not name."""
+    """Columns in which many records count as the first level because their code is missing or not declared."""
     return [
         Finding(
             f"column '{name}'",
-            f"{share:.1%} of the records have no code, or one that is not declared, and count as the first level",
-            "that level's figures are wrong, and those of the direct tables are wrong in the same way",
-            "declare these codes in survey.levels, or name in survey.other the level that they are to count as",
+            f"{share:.1%} of the records have no code, or a code that is not declared, and count as the first level",
+            "the figures of that level are wrong, in the direct tables as well",
+            "declare these codes in survey.levels, or name in survey.other the level that these records count as",
             stops=False,
         )
         for name, share in survey.other.items()
@@ -90,7 +92,7 @@ def undeclared(survey: Survey, spec: SurveySpec) -> list[Finding]:
 
 
 def private_filter(survey: SurveySpec) -> list[Finding]:
-    """A row filter that looks at more than public columns."""
+    """The finding for a row filter that uses columns that are not public."""
     try:
         refuse_private_filter(survey)
     except SurveyError as error:

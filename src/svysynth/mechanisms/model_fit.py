@@ -1,11 +1,11 @@
-"""Misfit: whether a model can have the shape that the data have, before anything is protected. For internal use.
+"""Misfit: how far a model is from the data before anything is protected. For internal use.
 
-FBS and FBP are normal models of (t, v) given x. With the sample's own sums for their parameters both imply the same
-table of counts and means: in a cell with means (m_t, m_v), the variance s² of t and the slope g of v on t, a record's
-smoothed weight has a mean in proportion to exp(m_v), and the weighted mean of exp(t) is exp(m_t + (1 + 2g)s²/2). What
-these figures miss of the direct ones is the model's own error, and would be there without any privacy. The distribution
-of t about its mean is compared too, by the largest distance of its distribution function from the normal one: readers
-of the microdata look at more than means.
+FBS and FBP are normal models of (t, v) given x. With parameters estimated from the sample's sums, both imply the same
+table of counts and means. In a cell with means (m_t, m_v), variance s² of t and slope g of v on t, the mean of the
+smoothed weights is proportional to exp(m_v), and the weighted mean of exp(t) is exp(m_t + (1 + 2g)s²/2). The difference
+between these figures and the direct ones is the error of the model, which would be there without any privacy
+protection. The distribution of t about its mean is compared too, by the largest distance between its distribution
+function and the normal one, because readers of the microdata look at more than means.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ from svysynth.survey.design import Design
 from svysynth.survey.survey import Survey, SurveyInMemory
 
 CLASSES = 2000
-"""Into which standardised values are counted, from −FAR to FAR."""
+"""The number of classes into which standardised values are counted, from −FAR to FAR."""
 FAR = 8.0
 TWO_SAMPLES = 0.8
-"""Over √n: so much more than from a curve is the distance of two samples, SIMULATED times as many in one of them."""
+"""Divided by √n, how much further apart two samples are than a sample and a curve, if one sample is SIMULATED times as
+large as the other."""
 SIMULATED = 4
-"""Surveys that are drawn of a model without a closed form."""
+"""The number of surveys that are drawn from a model without a closed form."""
 CONSTANT = 1e-9
-"""A spread of log weights that is none."""
+"""The standard deviation of log weights up to which they count as constant."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Misfit:
-    """What the model's own figures miss of the direct ones, with no privacy at all."""
+    """The differences between the figures that the model implies and the direct ones, without privacy protection."""
 
     tables: pl.DataFrame
-    """The direct tables with the model's figure, `model`, and how many direct standard errors it is off, `off`."""
+    """The direct tables with the model's figure, `model`, and its difference in direct standard errors, `off`."""
     distance: float
-    """The largest distance between the distribution of the outcome about its mean and the normal one."""
+    """The largest distance between the distribution of the outcome about its mean and the normal distribution."""
     weight_distance: float | None
-    """The same of the log weights; None where they are public, or do not vary."""
+    """This distance for the log weights; None if weights are public or do not vary."""
     records: int
 
 
@@ -65,9 +66,10 @@ def measure_misfit(
     direct: pl.DataFrame,
     alpha: Column | None = None,
 ) -> Misfit:
-    """Compare the model's own counts and means with the direct ones, cell by cell, and its shape with the data's.
+    """Compare the counts and means that the model implies with the direct ones, and its distribution with the data's.
 
-    With weights α the means and the slope are those that they leave, while the spread, which is corrected, stays.
+    With weights α, the means and the slope are estimated with these weights. The spread is estimated without them,
+    because the bias that they cause in it is corrected.
     """
     statistics = plain_statistics(records, derive(np.ones_like, records.t))
     covariance = np.array(statistics.scatter) / len(records)
@@ -91,27 +93,27 @@ def measure_misfit(
 
 
 def simulate_misfit(survey: Survey, fit: Fit, tables: Sequence[TableSpec], streams: Streams) -> Misfit:
-    """The same of a model without a closed form: surveys are drawn from its unweighted fit and tabulated.
+    """Measure the misfit of a model without a closed form: surveys are drawn from its unweighted fit and tabulated.
 
-    `distance` is then between the outcomes of the sample and of the drawn surveys.
+    `distance` is then the distance between the outcomes of the sample and those of the drawn surveys.
     """
     total = sum(map_blocks(survey.engine, _Total(survey.weights), len(survey)))
     drawn = synthesize_surveys(fit, replace(survey, population_total=total), SIMULATED, streams.split("misfit"))
     direct = tabulate_all(survey, tables)
-    # chance moves the drawn surveys' own estimates, which are by smoothed weights
+    # estimates from the drawn surveys, which use smoothed weights, vary by chance
     found = make_synthetic(drawn, fit.model).tabulate_all(tables, EstimationSpec(standard_errors="paper"))
     estimate, se = (direct[name].to_numpy() for name in ("estimate", "se"))
     implied, spread = (found[name].to_numpy() for name in ("estimate", "se"))
     off = standard_distance(implied, estimate, np.hypot(se, spread / np.sqrt(SIMULATED)))
     columns = direct.with_columns(pl.Series("model", implied), pl.Series("off", off).fill_nan(None))
     outcomes = np.concatenate([one.outcome_values for one in drawn])
-    # chance moves the distance of two samples further than that of one from a curve
+    # by chance two samples are further apart than a sample and a curve
     distance = ks_2samp(survey.outcome_values, outcomes).statistic - TWO_SAMPLES / np.sqrt(len(survey))
     return Misfit(columns, float(distance), None, len(survey))
 
 
 def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats) -> Survey:
-    """The survey that the model makes of this one: a record for each cell, with the cell's weight and mean outcome."""
+    """The survey that the model implies: a record for each cell, with the cell's total weight and mean outcome."""
     cells, own, _ = survey.model_cells()
     count = sum(map_blocks(survey.engine, _Counts(records.cell, len(means)), len(survey)))
     total = sum(map_blocks(survey.engine, _Total(survey.weights), len(survey)))
@@ -131,7 +133,7 @@ def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats
 
 
 def _normal_distance(records: Records, column: Column, mean: Floats, spread: float) -> float:
-    """max |F − Φ| over the edges of many classes, F being the share of standardised values below."""
+    """max |F − Φ| over the edges of many classes, where F is the share of standardised values below an edge."""
     if not spread > 0:
         return 0.5
     block = _Classes(column, records.cell, mean, float(spread))
@@ -143,7 +145,7 @@ def _normal_distance(records: Records, column: Column, mean: Floats, spread: flo
 @outlined
 @dataclass(frozen=True)
 class _Classes:
-    """How many standardised values of a block lie in each class, with one more at either end."""
+    """How many standardised values of a block lie in each class, with one further class at either end."""
 
     column: Column
     cell: Column

@@ -1,19 +1,20 @@
-"""Noise: records as whole numbers, their sums with discrete Laplace noise, and how the budget is split over them.
+"""Noise: records as whole numbers, sums of them with discrete Laplace noise, and the split of the budget over the sums.
 
-With u = w/high the share of the largest weight and t = (y − r)/D the place of the outcome between its bounds (r their
-middle, D half their width; both clamped first), a record contributes to two groups of sums,
+Outcome and weight are clamped to their public bounds. Let u = w/high be the weight as a share of its upper bound, and
+t = (y − r)/D the position of the outcome between its bounds, where r is their middle and D half their width. A record
+contributes to two groups of sums,
 
     points       u, u·t               variances    u², u²·t, u²·t²
 
-each as a whole number of 2⁻³⁰. Sums of whole numbers are exact, and so is the sensitivity, whatever the floats: with
-M = 2³⁰, the first number s of a group is in 0 … M, the second p is in −s … s and the third q in 0 … s, hence for two
-versions of a record
+each rounded to a whole number of steps of 2⁻³⁰. Sums of whole numbers are exact, and so is the sensitivity, whatever
+the rounding of floats. With M = 2³⁰, the first number s of a group is in 0 … M, the second p is in −s … s and the third
+q in 0 … s, hence for two versions of a record
 
     |Δs| + |Δp| = max(|Δ(s + p)|, |Δ(s − p)|) ≤ 2M,    |Δq| ≤ M.
 
-One respondent's (y, w) replaced by another moves one row of a table, by at most 2M (points) or 3M (variances) in all;
-without an outcome by the range of s. Measured apart, each with a budget of its own, u and u·t would need twice the
-noise on u·t. OpenDP draws the noise from the operating system's entropy.
+Replacing one respondent's (y, w) changes one row of a table, by at most 2M (points) or 3M (variances) in all. Where no
+outcome is needed, it changes the row by at most the range of s. If u and u·t were measured separately, each with its
+own budget, u·t would need twice the noise. OpenDP draws the noise with the operating system's entropy.
 """
 
 from __future__ import annotations
@@ -37,22 +38,23 @@ from svysynth.core.streams import Streams
 from svysynth.survey.survey import Survey
 
 RESOLUTION = 2**30
-"""M: how many steps the largest contribution has."""
+"""M: the number of steps of the largest contribution."""
 LEAST_EPSILON = Fraction(1, 2**20)
-"""A vector may not have less. Sums stay below 2⁶², as there are fewer than 2³² records, and noise that leaves the
-64-bit integers then has a probability below exp(−1000); were it to happen, the number would be cut off, at no cost."""
+"""The smallest ε of a vector. Sums stay below 2⁶², as there are fewer than 2³² records, and the probability that noise
+exceeds the range of 64-bit integers is then below exp(−1000). In that event the number would be clamped, at no cost in
+ε."""
 MOST_LEVELS_MEASURED = 256
-"""With more levels than this not all are measured."""
+"""With more levels than this, the option to measure all of them is not tried."""
 GOOD_ENOUGH = 1.01
-"""A simpler way to split the budget is taken where its loss is within this factor of the least."""
+"""A simpler way to split the budget is preferred if its loss is within this factor of the smallest."""
 MODEL_ERROR = 0.5
-"""How far, relatively, the sampling variance of a row may be from what the whole sample says of it: 25% of a standard
+"""The relative error taken for the sampling variance of a row that is modelled from the whole sample: 25% of a standard
 error."""
 SHARE_STEPS = 1000
-"""Shares of the budget are whole numbers of this fraction, roughly, so that they add up exactly."""
+"""Shares of the budget are ratios of whole numbers of about this size, so that they add up exactly."""
 
 Level = tuple[str, ...]
-"""The columns that tell rows apart; none for the total."""
+"""The columns whose combinations are the rows of a table or margin; none for the total."""
 Group = Literal["points", "variances"]
 SUMS: dict[Group, tuple[str, ...]] = {"points": ("Σw", "Σwd"), "variances": ("Σw²", "Σw²d", "Σw²d²")}
 
@@ -61,8 +63,8 @@ SUMS: dict[Group, tuple[str, ...]] = {"points": ("Σw", "Σwd"), "variances": ("
 class Use:
     """One use of the budget: the sums of a group for every row of a level, with noise.
 
-    The noise vector has independent discrete Laplace entries, P(k) ∝ exp(−|k|/scale) over the integers, which is
-    ε-differentially private with ε = sensitivity/scale.
+    The noise vector has independent discrete Laplace entries, P(k) ∝ exp(−|k|/scale) over the integers. The noisy sums
+    are ε-differentially private with ε = sensitivity/scale.
     """
 
     level: Level
@@ -70,33 +72,33 @@ class Use:
     with_outcome: bool
     rows: int
     sensitivity: int
-    """How far one respondent can move the vector, in the sum of absolute differences."""
+    """The largest change that one respondent can make to the vector, in the sum of absolute differences."""
     epsilon: Fraction | None
-    """What the vector may cost; None: no limit, no noise."""
+    """The ε that the vector may cost; None: no limit and no noise."""
 
     @property
     def name(self) -> str:
-        """The level and the group."""
+        """The level and the group, in words."""
         return f"{' by '.join(self.level) or 'total'}, {self.group}"
 
     @property
     def sums(self) -> tuple[str, ...]:
-        """What is summed, in symbols."""
+        """The sums, in symbols."""
         return SUMS[self.group][: None if self.with_outcome else 1]
 
     @property
     def scale(self) -> float:
-        """The noise's scale in whole numbers."""
+        """The scale of the noise, in whole numbers."""
         return 0.0 if self.epsilon is None else laplace_scale(self.sensitivity, self.epsilon)
 
     @property
     def variance(self) -> float:
-        """The noise's variance in units of the largest contribution (2·scale², which at such scales is exact)."""
+        """The variance of the noise in units of the largest contribution: 2·scale², accurate for such large scales."""
         return 2 * (self.scale / RESOLUTION) ** 2
 
 
 class Spending(Protocol):
-    """What noise has to know of a use of the budget."""
+    """What the noise needs to know about a use of the budget."""
 
     @property
     def name(self) -> str:
@@ -104,15 +106,15 @@ class Spending(Protocol):
 
     @property
     def sensitivity(self) -> int:
-        """How far one respondent can move the numbers, in the sum of absolute differences."""
+        """The largest change that one respondent can make to the numbers, in the sum of absolute differences."""
 
     @property
     def epsilon(self) -> Fraction | None:
-        """What they may cost; None: no limit, no noise."""
+        """The ε that the numbers may cost; None: no limit and no noise."""
 
     @property
     def scale(self) -> float:
-        """Of the noise, in whole numbers."""
+        """The scale of the noise, in whole numbers."""
 
 
 class Noise(Protocol):
@@ -125,22 +127,25 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class OpenDPNoise:
-    """What a release uses: OpenDP's sampler, which is exact and draws on the operating system's entropy."""
+    """The noise of a release: OpenDP's sampler, which is exact and draws on the operating system's entropy."""
 
     def __call__(self, values: Integers, use: Spending) -> Integers:
-        """The values with noise; OpenDP's own account of the cost must be within the use's."""
+        """The values with noise. The privacy loss that OpenDP states must not exceed the ε of the use."""
         if use.epsilon is None:
             return values
         measurement = laplace_measurement(use.scale)
         if Fraction(measurement.map(use.sensitivity)) > use.epsilon:
-            raise ArithmeticError("the noise is too small for its budget")
+            raise ArithmeticError("the noise is too small for its ε")
         return np.array(measurement(values.astype(np.int64).reshape(-1)), np.int64).reshape(values.shape)
 
 
 @outlined
 @dataclass(frozen=True)
 class StudyNoise:
-    """The same distribution from a named stream, for tests and studies; never for release, as seeds can be found."""
+    """Noise with the same distribution from a named stream, for tests and studies.
+
+    It is never for release, because seeds can be found.
+    """
 
     streams: Streams
 
@@ -155,14 +160,14 @@ class StudyNoise:
 
 
 def laplace_scale(sensitivity: int, epsilon: Fraction) -> float:
-    """The scale that spends at most ε, also when the quotient is rounded up to a float on the way."""
+    """The scale at which at most ε is spent, also when the quotient is rounded up to a float in the computation."""
     exact = sensitivity / epsilon * (1 + Fraction(1, 2**50))
     scale = float(exact)
     return scale if Fraction(scale) >= exact else math.nextafter(scale, math.inf)
 
 
 def laplace_measurement(scale: float) -> Any:
-    """OpenDP's measurement: integers, L1 distance, discrete Laplace noise."""
+    """OpenDP's measurement for integers, the L1 distance and discrete Laplace noise."""
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
@@ -171,14 +176,14 @@ def laplace_measurement(scale: float) -> Any:
 
 
 def sensitivity(group: Group, bounds: BoundsSpec, with_outcome: bool) -> int:
-    """How far a replaced record can move the sums of a group, in the sum of absolute differences."""
+    """The largest change of a group's sums if a record is replaced, in the sum of absolute differences."""
     if with_outcome:
         return {"points": 2, "variances": 3}[group] * RESOLUTION
     return max(RESOLUTION - least_steps(group, bounds), 1)
 
 
 def least_steps(group: Group, bounds: BoundsSpec) -> int:
-    """What a record of the least weight adds to the first sum of a group."""
+    """What a record with the least weight adds to the first sum of a group."""
     return int(contributions(group, np.array(bounds.weight[:1]), np.zeros(1), bounds, with_outcome=False).item())
 
 
@@ -205,7 +210,7 @@ def _steps(share: Floats) -> Integers:
 def cell_sums(
     group: Group, survey: Survey, cell: Integers, cells: int, bounds: BoundsSpec, with_outcome: bool
 ) -> Integers:
-    """The exact sums of a group for each cell: contributions × cells. Confidential: noise comes after."""
+    """The exact sums of a group for each cell: contributions × cells. Confidential: noise is added later."""
     width = len(SUMS[group]) if with_outcome else 1
     total = np.zeros((width, cells), np.int64)
     weight, outcome = survey.weights, survey.outcome_values
@@ -229,23 +234,25 @@ def split_budget(
     epsilon: float,
     every_level: bool = False,
 ) -> tuple[Use, ...]:
-    """The uses of the budget, chosen from public information only; their ε add up to ε exactly.
+    """The uses of the budget, chosen from public information only. Their parts add up to ε exactly.
 
-    `rows` says how many rows with records each level has. The fraction f goes to points, the rest to variances. Each
-    is measured for the finest levels alone, from which margins are added up, or for these and the total, or for every
-    level (always so with `every_level`), with shares in proportion to rowsᵖ, p = 0, 1/3 or 2/3. Of all these ways the
-    first is taken that is within 1% of the least mean, over levels and statistics, of
+    `rows` is the number of rows with records of each level. The fraction f goes to points, the rest to variances. Each
+    group is measured for the finest levels alone, from which margins are added up, or for these and the total, or for
+    every level (always with `every_level`), with shares in proportion to rowsᵖ, p = 0, 1/3 or 2/3. Every such way has a
+    loss: the mean, over levels and statistics, of
 
-        log(1 + V_p/V_s) + log(1 + R·V_s²/(4(V_s + V_p)²)),
+        log(1 + V_p/V_s) + log(1 + R·V_s²/(4(V_s + V_p)²)).
 
-    the squared error that noise adds to an estimate, beside its sampling variance V_s, and to its standard error,
-    beside that error's square: V_p is the noise variance of the estimate, R the relative one of its sampling variance,
-    blended as in `noisy_tables/tables.py`: 1/R = 1/(V_v/V_s²) + 1/(MODEL_ERROR² + V_v/V_s² of the total).
+    The first way whose loss is within 1% of the smallest is taken. The first term compares the squared error that noise
+    adds to an estimate, V_p, with the sampling variance V_s of the estimate. The second term compares the squared error
+    that noise adds to its standard error with the square of this standard error. R is the relative noise variance of
+    the sampling variance, blended as in `noisy_tables/tables.py`: 1/R = 1/(V_v/V_s²) + 1/(MODEL_ERROR² + V_v/V_s² of
+    the total), where V_v is the noise variance of the direct sampling variance.
 
-    V_s is a guess from the bounds, which people set with room to spare: the outcome is given a standard deviation of an
-    eighth of their width, the weight a log-uniform distribution, and every row of a level the same number of records.
-    The guess need not be close, as f follows its cube root. The rows of a level have the sum of the precisions that the
-    measured levels give them.
+    V_s is a guess from the bounds, which people set with room to spare. The outcome is taken to have a standard
+    deviation of an eighth of the width of its bounds, the weight a log-uniform distribution, and all rows of a level
+    the same number of records. The guess need not be close, as f follows its cube root. The precision of a row is the
+    sum of the precisions from the measured levels.
     """
     return _split(tuple(rows.items()), records, frozenset(statistics), bounds, epsilon, every_level)
 
@@ -277,7 +284,8 @@ def _split(
         for level, share in shares.items()
     )
     if any(use.epsilon is not None and use.epsilon < LEAST_EPSILON for use in uses):
-        raise SurveyError("spec", "privacy.epsilon", "is too small for these tables", "ask for fewer, or raise it")
+        remedy = "request fewer tables, or use a larger privacy.epsilon"
+        raise SurveyError("spec", "privacy.epsilon", "is too small for these tables", remedy)
     return uses
 
 
@@ -287,7 +295,7 @@ def _part(epsilon: float, share: Fraction) -> Fraction | None:
 
 @dataclass(frozen=True, eq=False)
 class _Guess:
-    """What is public about the errors to come."""
+    """The public information about the errors to expect."""
 
     rows: Mapping[Level, int]
     records: int
@@ -296,10 +304,10 @@ class _Guess:
     shapes: tuple[tuple[float, float], ...]
     """(α, β) of each statistic, with z = u(α + βt) up to a factor."""
     mean_square: float
-    """Of u."""
+    """The mean square of u."""
 
     def loss(self, fraction: float, points: Floats, variances: Floats) -> float:
-        """The loss when this fraction of the budget goes to points, with the precisions of both groups at ε = 1."""
+        """The loss if this fraction of the budget goes to points, given the precisions of both groups at ε = 1."""
         squares = self.records / np.array(list(self.rows.values())) * self.mean_square
         total = list(self.rows).index(())
         point = 2 * (self.moved["points"] / RESOLUTION / (fraction * self.epsilon)) ** 2 / points
@@ -323,13 +331,13 @@ def _shapes(statistics: Collection[Statistic], bounds: BoundsSpec) -> tuple[tupl
 
 
 def _mean_square(bounds: BoundsSpec) -> float:
-    """Of u when log u is uniform, down to the least weight or a hundredth of the largest."""
+    """The mean square of u if log u is uniform, down to the least weight or a hundredth of the largest."""
     least = min(max(bounds.weight[0] / bounds.weight[1], 0.01), 0.99)
     return (1 - least**2) / (-2 * math.log(least))
 
 
 def _candidate_shares(rows: Mapping[Level, int], every_level: bool) -> Iterator[dict[Level, Fraction]]:
-    """Ways to share a budget among levels."""
+    """The ways of sharing a budget among levels that are tried."""
     coarser = {(*level[:gap], *level[gap + 1 :]) for level in rows for gap in range(len(level))}
     finest = [level for level in rows if level not in coarser]
     some = [finest, list(dict.fromkeys([(), *finest]))]
@@ -341,7 +349,7 @@ def _candidate_shares(rows: Mapping[Level, int], every_level: bool) -> Iterator[
 
 
 def _precision(rows: Mapping[Level, int], shares: Mapping[Level, Fraction]) -> Floats:
-    """1/variance of each level's rows, as added up from each measured level that tells them apart, at ε = 1."""
+    """1/variance of the rows of each level at ε = 1, as added up from all measured levels that contain its columns."""
     measured = [(set(level), float(share) ** 2 / rows[level]) for level, share in shares.items()]
     return np.array(
         [size * sum(weight for within, weight in measured if within >= set(level)) for level, size in rows.items()]

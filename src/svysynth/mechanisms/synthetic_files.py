@@ -1,6 +1,6 @@
-"""Synthetic files: their names, what they must hold, and tables made from them again.
+"""Synthetic files: their names, the checks of their contents, and how tables are made from them again.
 
-Whoever has the public folder can do all of this; verification and the mechanisms that release synthetic files do.
+All of this needs the public folder only. Verification and the mechanisms that release synthetic files use it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from svysynth.survey.large_files import is_large, read_large
 from svysynth.survey.survey import Survey, SurveyInMemory, read_survey
 
 AGREEMENT = 1e-8
-"""What is made again may differ by this fraction: floats depend on the machine."""
+"""The relative difference allowed in what is made again, because floats depend on the machine."""
 ROUNDED = AGREEMENT + 5 * 10.0**-MICRODATA_DIGITS
-"""And the sum of a file's weights by this one: where many weights are equal, all are rounded the same way."""
+"""The relative difference allowed in the sum of a file's weights: equal weights are all rounded in the same way."""
 
 
 def file_name(number: int, ending: str) -> str:
-    """What a synthetic file is called; the first is number 1."""
+    """The name of a synthetic file; the first has the number 1."""
     return f"microdata-{number}.{ending}"
 
 
 def file_names(datasets: int, records: int) -> tuple[str, ...]:
-    """All synthetic files of a release."""
+    """The names of all synthetic files of a release."""
     return tuple(file_name(number, ending) for number in range(1, datasets + 1) for ending in endings(records))
 
 
 def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.DataFrame:
-    """Look at the synthetic files, and make the tables again from them by their model's rules."""
+    """Check the synthetic files, and make the tables again from them by the rules of their model."""
     spec = manifest.spec()
     numbers = range(1, manifest.privacy.datasets + 1)
     paths = [public / file_name(number, "parquet") for number in numbers]
@@ -66,12 +66,12 @@ def read_synthetic(
 ) -> Synthetic:
     """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
 
-    The files may be frames. `weight_public` is the spec's; `rules` and `strata_in_variance` are those of the model that
-    the files come from, and the release's report has them.
+    The files may be frames. `weight_public` is the setting of the spec. `rules` and `strata_in_variance` are those of
+    the model that made the files; the report of the release states them.
     """
     remedy = "give a list with the paths of all synthetic files of a release"
     if isinstance(files, str | os.PathLike) or not isinstance(files, Sequence) or not files:
-        raise SurveyError("spec", "read_synthetic", "needs the synthetic files as a list", remedy)
+        raise SurveyError("spec", "read_synthetic", "needs a list of synthetic files", remedy)
 
     def read(file: Any, weight: str) -> SurveyInMemory:
         return read_survey(
@@ -84,7 +84,7 @@ def read_synthetic(
             weight_public=weight_public,
         )
 
-    if rules == "imputed":  # whose weights are not smoothed
+    if rules == "imputed":  # the weights of imputations are not smoothed
         return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance, "files")
     surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
     both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
@@ -92,7 +92,7 @@ def read_synthetic(
 
 
 def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:
-    """The tables of one synthetic file; one that is large is put on disk, as it was when it was made."""
+    """The tables of one synthetic file. A large file is put on disk, as it was when it was made."""
     file = open_data(path)
     _check_microdata(file, manifest)
     with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
@@ -108,7 +108,7 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
 
 
 def _check_microdata(file: DataFile, manifest: Manifest) -> None:
-    """A synthetic file is the same in both formats, with the rows and the weight that the manifest says."""
+    """Check that a file is the same in both formats, with the rows and the sum of weights that the manifest states."""
     survey = manifest.survey
     total, sums = survey.population_total or 0.0, dict.fromkeys((SMOOTHED, UNSMOOTHED), 0.0)
     as_it_should_be = count_rows(file) == survey.records
@@ -117,7 +117,7 @@ def _check_microdata(file: DataFile, manifest: Manifest) -> None:
         ids = pl.Series("id", range(rows.start + 1, rows.stop + 1), dtype=frame["id"].dtype)
         as_it_should_be &= frame["id"].equals(ids) and frame.equals(rounded(frame, MICRODATA_DIGITS))
         sums = {name: before + float(frame[name].sum()) for name, before in sums.items()}
-    if survey.weight_public:  # kept as they are, whatever they add up to
+    if survey.weight_public:  # the weights are unchanged, whatever their sum
         total = sums[UNSMOOTHED]
     as_it_should_be &= all(math.isclose(found, total, rel_tol=ROUNDED) for found in sums.values())
     if as_it_should_be and "csv" in endings(survey.records):
@@ -127,7 +127,7 @@ def _check_microdata(file: DataFile, manifest: Manifest) -> None:
 
 
 def same_text(path: Path, frame: pl.DataFrame) -> bool:
-    """Whether a CSV file has what a synthetic file has."""
+    """Whether a CSV file has the contents of a synthetic file."""
     text = as_written(frame)
     return read_csv(path, text).equals(text.cast({"id": pl.Float64}))
 
@@ -136,14 +136,14 @@ def read_csv(path: Path, like: pl.DataFrame, source: str = "synthetic files") ->
     """A CSV file with the columns and rows of a frame; its numbers are floats."""
     file = open_data(path)
     if tuple(file.columns) != tuple(like.columns):
-        raise wrong(f"has other columns in {path.name} than its {source} give")
+        raise wrong(f"has other columns in {path.name} than follow from its {source}")
     frame = read_columns(file, file.columns)
     if frame.height != like.height:
-        raise wrong(f"has other rows in {path.name} than its {source} give")
+        raise wrong(f"has other rows in {path.name} than follow from its {source}")
     numbers = [column for column, dtype in like.schema.items() if dtype.is_numeric()]
     return frame.with_columns(pl.col(numbers).cast(pl.Float64))
 
 
 def wrong(problem: str) -> SurveyError:
-    """The error of a release that must not go out."""
+    """The error for a release that must not be published."""
     return SurveyError("file", "the release", problem, "do not publish it; release again from the spec")

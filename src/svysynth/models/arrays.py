@@ -1,4 +1,4 @@
-"""Arrays: what JAX's are called here. They have 64 bits wherever this file has been read."""
+"""Arrays: names for the arrays of JAX, which have 64 bits as soon as this file is imported."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a model is: one log-likelihood term per record, and what follows from it (docs/models.md).
+"""Model: what a model has to offer: one log-likelihood term per record, and what follows from it (docs/models.md).
 
 A model sees records (t, v, x): the transformed outcome, the log weight scaled to mean 1, and a row of the design
-matrix. Weighting, bounds, calibration and every guarantee work with any `Model`. Whatever another room has to know of a
-model is said here; none asks for its name or its class. What a model cannot offer is None or False, and is then done
-without or done more slowly.
+matrix. Weighting, bounds, calibration and every guarantee work with any `Model`. Whatever other parts of the package
+need to know about a model is declared here; none depends on its name or its class. What a model cannot offer is None or
+False: the package then does without it, or computes more slowly.
 """
 
 from __future__ import annotations
@@ -30,57 +30,57 @@ class Sampling(NamedTuple):
     """Whether that density is nearly standard normal whatever the data. Trajectories of a fixed length then take the
     place of NUTS."""
     turn: float = 0.5
-    """Of a nearly normal density, in radians: the angle of one step. With 0.6 a third of the studies' fits of FBS
-    diverge, whose density is less normal where x has no intercept."""
+    """The angle of one step in radians, for a nearly normal density. With 0.6 a third of the studies' fits of FBS
+    diverge, because its density is less normal where x has no intercept."""
     steps: int = 3
     """Steps of one transition: three of 0.5 radians are nearly a quarter turn."""
     step_size: float = 0.5
-    """Of NUTS, in units of the whitened density's spread."""
+    """The step of NUTS, in units of the whitened density's spread."""
     oversampling: int = 2
     """Draws made for each draw kept: with fewer, R-hat is too noisy to be held to 1.01 for every quantity."""
 
 
 class Traits(NamedTuple):
-    """What is known of a model's likelihood, for which other rooms have shorter ways."""
+    """Known properties of a model's likelihood, for which the package has faster methods."""
 
     normal: bool = False
     """Whether (t, v) is normal given x, so that sums of the records give the tables that the model implies."""
     quadratic: bool = False
-    """Whether x has few rows, each shared by many records, in which the log-likelihood is a quadratic form in (t, v):
-    a record's bound then costs five multiplications a draw."""
+    """Whether x has few distinct rows, each shared by many records, and the log-likelihood given a row is a quadratic
+    form in (t, v): the bound of a record then costs five multiplications a draw."""
     symmetric: bool = False
-    """Whether a record's bound depends on its distance from the mean alone: the weights α of normal records then leave
-    the means."""
+    """Whether the bound of a record depends on its distance from the mean alone: the weights α of normal records then
+    do not bias the means."""
     public_weights: bool = False
-    """Whether it has a form for weights that are public: the outcome alone is then modelled."""
+    """Whether the model has a form for public weights, in which the outcome alone is modelled."""
 
 
 class WeightingBias(Protocol):
-    """What weights α do to a model's draws, in numbers that can be found by simulation and taken off."""
+    """The bias that weights α cause in a model's draws, in numbers that can be estimated by simulation and removed."""
 
     def measure(self, draws: Parameters) -> Array:
-        """The mean over draws of what weights shift; logs of spreads come first."""
+        """The means over draws of the quantities that weights α shift; logs of spreads come first."""
 
     def remove(self, draw: Parameters, shift: Floats) -> Parameters:
-        """The draw, moved back by a shift. Without any it is the draw itself, to the last digit."""
+        """The bias-corrected draw, moved back by a shift. A shift of zero changes no digit of the draw."""
 
     def spreads(self, shift: Floats) -> Floats:
-        """Those of the numbers that are shifts of log spreads."""
+        """The entries of a shift that belong to log spreads."""
 
     def simulate(
         self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
     ) -> tuple[Floats, Floats]:
-        """(t, v) of records by the law of the sample, from two rows of standard normal noise."""
+        """(t, v) of records from the distribution in the sample, made from two rows of standard normal noise."""
 
 
 class CovariancePrior(Protocol):
     """The model's prior of the spreads s_t, s_v of (t, v) in the sample and of their correlation ρ, up to a constant.
 
-    Terms are given one by one, to be added up.
+    The terms of a log density are given one by one, to be added up.
     """
 
     def log_narrowing(self, log_ratio: Array) -> Array:
-        """log h, by which tan θ is narrowed where ρ = sin θ, so that the prior is no funnel; log_ratio: log s_v/s_t."""
+        """log h, by which tan θ is narrowed where ρ = sin θ, to avoid a funnel of the prior; log_ratio: log s_v/s_t."""
 
     def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
         """The log density of log s_t, log s_v and θ; rest: √(1 − ρ²)."""
@@ -89,11 +89,11 @@ class CovariancePrior(Protocol):
         """The log density of log s_t alone, where weights are public."""
 
     def log_terms_given_weights(self, log_spread: Array, weight_spread: Array, correlation: Array) -> tuple[Array, ...]:
-        """That of arctanh ρ given log s_t and s_v."""
+        """The log density of arctanh ρ given log s_t and s_v."""
 
 
 class Density(Protocol):
-    """What the sampler needs. Immutable and hashable: it is compiled once per density and shape."""
+    """What the sampler needs. Immutable and hashable: the sampler is compiled once per density and shape."""
 
     @property
     def sampling(self) -> Sampling:
@@ -101,16 +101,16 @@ class Density(Protocol):
 
     @property
     def coefficients(self) -> tuple[str, ...]:
-        """Those parameters that are vectors and are drawn by `complete`: diagnosed with what was sampled."""
+        """The parameters that are vectors and are drawn by `complete`; they are diagnosed with what was sampled."""
 
     def whitening(self, statistics: Any) -> Whitening:
-        """Where the posterior is and how wide, roughly."""
+        """The approximate location and width of the posterior."""
 
     def log_density(self, z: Array, statistics: Any) -> Array:
         """Log posterior of the unconstrained parameters, up to a constant."""
 
     def complete(self, key: Array, z: Array, statistics: Any) -> Parameters:
-        """All parameters of one draw: constrained, and with those drawn that the density integrates out."""
+        """All parameters of one draw, constrained; those that the density integrates out are drawn here."""
 
 
 @runtime_checkable
@@ -119,11 +119,11 @@ class Model(Density, Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the spec and in what is published."""
+        """Its name in the spec and in published files."""
 
     @property
     def traits(self) -> Traits:
-        """What is known of its likelihood."""
+        """The known properties of its likelihood."""
 
     @property
     def combining(self) -> CombiningRule:
@@ -131,37 +131,38 @@ class Model(Density, Protocol):
 
     @property
     def weighting_bias(self) -> WeightingBias | None:
-        """What weights α do to its draws; None where that is not known, and draws are left as they are."""
+        """The bias that weights α cause in its draws; None if that is not known: draws are then left as they are."""
 
     @property
     def covariance_prior(self) -> CovariancePrior | None:
-        """Its prior of spreads and correlation, with which it is fitted to noisy sums; None where it cannot be."""
+        """Its prior of spreads and correlation, with which it is fitted to noisy sums; None if it cannot be."""
 
     def statistics(self, records: Records, alpha: Column) -> Any:
-        """What the density needs of the weighted records, as arrays whose shapes do not depend on their number."""
+        """What the density needs of the weighted records, as arrays, if possible of shapes that do not depend on
+        their number."""
 
     def log_likelihood(self, parameters: Parameters, t: Array, v: Array, x: Array) -> Array:
-        """One term per record."""
+        """The log-likelihood, one term per record."""
 
     def synthesize(self, key: Array, parameters: Parameters, x: Array) -> tuple[Array, Array, Array]:
         """Outcome t*, log weight v* and smoothed log weight for each row of x, from one draw."""
 
 
-class ListedModel(Model, Protocol):
+class NamedModel(Model, Protocol):
     """A model that a spec can name (`core/registry.py`)."""
 
     @classmethod
     def from_spec(cls, settings: ModelSpec, weight_public: bool) -> Model:
-        """The model as a spec asks for it."""
+        """The model with the settings of a spec."""
 
 
 def make_model(name: str, settings: ModelSpec, weight_public: bool = False) -> Model:
-    """The model of that name, as a spec asks for it."""
+    """The model of that name, with the settings of a spec."""
     return _load(find_model(name).home).from_spec(settings, weight_public)
 
 
 @cache
-def _load(home: str) -> type[ListedModel]:
+def _load(home: str) -> type[NamedModel]:
     module, _, name = home.rpartition(".")
-    found: type[ListedModel] = getattr(import_module(module), name)
+    found: type[NamedModel] = getattr(import_module(module), name)
     return found

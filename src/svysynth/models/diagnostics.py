@@ -25,7 +25,7 @@ SMALLEST_EBFMI = 0.3
 @outlined
 @dataclass(frozen=True)
 class Verdict:
-    """The worst figures over all quantities, and whether the draws can be trusted."""
+    """The worst diagnostics over all quantities, and whether the draws can be trusted."""
 
     rhat: float
     ess_bulk: float
@@ -56,7 +56,7 @@ class Verdict:
 
 def judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
     """The verdict on draws of shape chain × draw × quantity, and on the energies chain × draw."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # a quantity that does not vary has no figures
+    with np.errstate(divide="ignore", invalid="ignore"):  # a quantity that does not vary has no diagnostics
         rhat, bulk, tail, ebfmi = (float(figure) for figure in _figures(draws, energy, NUMPY))
     return Verdict(rhat, bulk, tail, divergences, ebfmi)
 
@@ -68,7 +68,7 @@ def judge_together(draws: Any, energy: Any) -> Any:
 
 
 class _Arrays(NamedTuple):
-    """Where numpy and JAX differ."""
+    """The functions in which NumPy and JAX differ."""
 
     xp: Any
     running_max: Callable[[Any, int], Any]
@@ -152,7 +152,7 @@ def _ess(draws: Any, arrays: _Arrays) -> Any:
     pairs = even + correlation[1 : 2 * last + 2 : 2]
     positive = xp.cumprod(pairs[:last] > 0, axis=0).astype(bool)
     monotone = arrays.running_min(xp.where(positive, pairs[:last], 0.0), 0)
-    # of the first pair left out the even term, counted once, lowers the variance for antithetic chains
+    # the even term of the first pair left out is counted once: it lowers the variance for antithetic chains
     next_even = xp.take_along_axis(even, positive.sum(axis=0, keepdims=True), axis=0)[0]
     time = -1 + 2 * monotone.sum(axis=0) + xp.maximum(next_even, 0)
     time = xp.maximum(time, 1 / np.log10(chains * length))

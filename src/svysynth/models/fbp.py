@@ -1,11 +1,11 @@
-"""FBP: the fully Bayes model of the population and the design (paper §2.2).
+"""FBP: the fully Bayes model of the population and the sampling (paper §2.2).
 
 With p = −v = log π: t ~ N(xβ, σ_y²), p | t ~ N(κ_y t + xκ_x, σ_π²), and the sample's density divides by E[π | x]:
 
-    llᵢ = log N(pᵢ | κ_y tᵢ + xᵢκ_x, σ_π) + log N(tᵢ | xᵢβ, σ_y) − (xᵢκ_x + σ_π²/2 + κ_y xᵢβ + κ_y²σ_y²/2).
+    llᵢ = log N(pᵢ | κ_y tᵢ + xᵢκ_x, σ_π²) + log N(tᵢ | xᵢβ, σ_y²) − (xᵢκ_x + σ_π²/2 + κ_y xᵢβ + κ_y²σ_y²/2).
 
-β, κ ~ N(0, 100), σ_y, σ_π ~ half-Cauchy(0, 1). Given (κ_y, σ_y, σ_π) both β and κ_x are Gaussian with the prior's and
-the Gram matrix's common eigenvectors: they are integrated out, and the sampler moves in three dimensions.
+β, κ ~ N(0, 100), σ_y, σ_π ~ half-Cauchy(0, 1). Given (κ_y, σ_y, σ_π) both β and κ_x are Gaussian, and their prior
+and the Gram matrix have common eigenvectors: they are integrated out, and the sampler moves in three dimensions.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from svysynth.models.whitening import Whitening
 
 @dataclass(frozen=True)
 class FBP:
-    """The model of the population and the design, with the paper's priors."""
+    """The model of the population and the sampling, with the paper's priors."""
 
     smoothing: Smoothing = "full"
-    """`full`: the weight is exp(−κ_y t* − xκ_x); `paper`: exp(−κ_y t*), which forgets what x says of the weights."""
+    """`full`: the weight is exp(−κ_y t* − xκ_x); `paper`: exp(−κ_y t*), which leaves out how weights depend on x."""
     coefficient_variance: float = 100.0
     scale: float = 1.0
     """The scale of the half-Cauchy priors."""
     lognormal: bool = False
-    """Whether the density of a record is that of π and not of log π: 1/π more, which changes no posterior but every
-    Lipschitz bound. The paper's figures suggest it (docs/reproduction.md); what it prints is the other."""
+    """Whether the density of a record is that of π and not of log π. The further factor 1/π changes no posterior, but
+    it changes the bound of every record. The paper's figures suggest π (docs/reproduction.md); it prints log π."""
     name = "fbp"
     sampling = Sampling(near_normal=True)
     traits = Traits(normal=True, quadratic=True)
@@ -48,22 +48,22 @@ class FBP:
 
     @classmethod
     def from_spec(cls, settings: ModelSpec, weight_public: bool) -> FBP:
-        """With the spec's smoothing; it has no form for public weights."""
+        """The model with the spec's smoothing; FBP has no form for public weights."""
         return cls(smoothing=settings.smoothing)
 
     @property
     def combining(self) -> CombiningRule:
-        """Outcomes are already the population's. The paper's FBP treats the sample as one stratum."""
+        """The rules for outcomes of a population. The paper's FBP treats the sample as one stratum."""
         return CombiningRule("population", self.smoothing == "full")
 
     @property
     def covariance_prior(self) -> FBP:
-        """Its own, of the sample that it implies."""
+        """The model's own prior, of spreads and correlation in the sample that it implies."""
         return self
 
     @property
     def weighting_bias(self) -> PopulationBias:
-        """Its density is not largest where the sample's is, so that all parameters move."""
+        """The bias of all parameters: the density of the population is not largest where that of the sample is."""
         return PopulationBias()
 
     def statistics(self, records: Records, alpha: Column) -> LinearStatistics:
@@ -90,7 +90,7 @@ class FBP:
         return jnp.asarray((vectors * jnp.maximum(jnp.abs(values), 1.0)) @ vectors.T)
 
     def log_narrowing(self, log_ratio: Array) -> Array:
-        """The prior of κ_y = −ρ s_v/s_t holds ρ near 0 where s_t is small beside s_v: h² = 1/(1 + (s_v/s_t)²/100)."""
+        """The prior of κ_y = −ρ s_v/s_t keeps ρ near 0 where s_t is small beside s_v: h² = 1/(1 + (s_v/s_t)²/100)."""
         return -0.5 * jnp.logaddexp(0.0, 2 * log_ratio - jnp.log(self.coefficient_variance))
 
     def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
@@ -101,7 +101,7 @@ class FBP:
         return -cauchy, -0.5 * kappa**2 / self.coefficient_variance, 2 * log_spread[1]
 
     def log_terms_of_spread(self, log_spread: Array) -> Array:
-        """Half-Cauchy."""
+        """A half-Cauchy spread."""
         return log_spread - jnp.log1p(jnp.exp(2 * log_spread) / self.scale**2)
 
     def log_terms_given_weights(self, log_spread: Array, weight_spread: Array, correlation: Array) -> tuple[Array, ...]:
@@ -147,7 +147,7 @@ class FBP:
         }
 
     def _draw(self, key: Array, estimate: Array, noise: Array, vectors: Array) -> Array:
-        """By the covariance's symmetric root, which moves smoothly with α: eigenvectors swap places and change sign."""
+        """A draw by the covariance's symmetric root, which moves smoothly with α; eigenvectors may swap or flip."""
         shrinkage = self.coefficient_variance / (self.coefficient_variance + noise)
         turned = vectors.T @ jax.random.normal(key, estimate.shape)
         return jnp.asarray(vectors @ (shrinkage * estimate + jnp.sqrt(shrinkage * noise) * turned))
@@ -174,14 +174,14 @@ class FBP:
 
 @dataclass(frozen=True)
 class PopulationBias:
-    """What weights α do to FBP: they move all its parameters."""
+    """The bias that weights α cause in FBP: all its parameters shift."""
 
     def measure(self, draws: Parameters) -> Array:
         """The means of log σ_y, log σ_π, κ_y, β and κ_x."""
         return jnp.asarray(_mean_parameters(draws))
 
     def remove(self, draw: Parameters, shift: Floats) -> Parameters:
-        """Each parameter, moved back."""
+        """The draw with each parameter moved back."""
         beta, kappa_x = np.split(shift[3:], 2)
         spreads = {name: draw[name] * np.exp(-shift[i]) for i, name in enumerate(("sigma_y", "sigma_pi"))}
         return draw | {
@@ -192,13 +192,13 @@ class PopulationBias:
         }
 
     def spreads(self, shift: Floats) -> Floats:
-        """Those of σ_y and σ_π."""
+        """The shifts of log σ_y and log σ_π."""
         return shift[:2]
 
     def simulate(
         self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
     ) -> tuple[Floats, Floats]:
-        """Parameters are the population's: in the sample outcomes are shifted by κ_yσ_y² and log π by σ_π²."""
+        """Records of the sample, where outcomes are shifted by κ_yσ_y² and log π by σ_π² from the population."""
         slope, sigma_y, sigma_pi = (parameters[name] for name in ("kappa_y", "sigma_y", "sigma_pi"))
         t = (x @ parameters["beta"])[cell] + slope * sigma_y**2 + sigma_y * noise[0]
         return t, -(slope * t + (x @ parameters["kappa_x"])[cell] + sigma_pi**2 + sigma_pi * noise[1])
@@ -223,7 +223,7 @@ class _Fit:
 
 
 def fit_coefficients(kappa_y: Array, variance_y: Array, variance_pi: Array, statistics: LinearStatistics) -> _Fit:
-    """The division by E[π | x] tilts the likelihood of β and κ_x: it moves the least-squares estimates."""
+    """Estimates of β and κ_x: least squares, moved because the division by E[π | x] tilts the likelihood."""
     values, vectors = statistics.values, statistics.vectors
     tilt = statistics.gram_inverse @ statistics.sum_x
     beta_ols = statistics.coefficients[:, 0]

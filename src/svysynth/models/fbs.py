@@ -4,12 +4,13 @@
 outcome, σ ~ half-t(3, 0, 10); Σ = diag(s)Ω diag(s), Ω ~ LKJ(6), s ~ half-t(3, 0, 10).
 
 The coefficient scales make a funnel with β. Given (Σ, σ, Ω_β) β is Gaussian and is integrated out: its least-squares
-estimate B has covariance V = Σ ⊗ G⁻¹ + P with P = blockdiag(diag(σ)Ω_β diag(σ)). The sampler moves on what is left, and
-β is then drawn exactly. On the log scale a σ is nearly uniform from |β| to the prior's scale, with a steep wall at |β|:
-a mode and its curvature say nothing there. Each log σ is sampled as its normal score under its one-dimensional density.
+estimate B has covariance V = Σ ⊗ G⁻¹ + P with P = blockdiag(diag(σ)Ω_β diag(σ)). The sampler moves on the other
+parameters, and β is then drawn exactly. On the log scale a σ is nearly uniform from |β| to the prior's scale, with a
+steep wall at |β|, so that a mode and its curvature do not describe it. Each log σ is sampled as its normal score under
+its one-dimensional density.
 
-Where the weights are public they leave the model: t ~ N(xβ, s²) with the same priors, and x may have the log weight as
-a column, so that what the weight says of the outcome is kept.
+Public weights are not modelled: t ~ N(xβ, s²) with the same priors. Then x may have the log weight as a column, so that
+the relation between the weight and the outcome is kept.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from svysynth.models.sufficient_statistics import LinearStatistics, linear_stati
 from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
 
 GRID = np.linspace(0.0, 1.0, 1000)
-"""Where the one-dimensional density of a log scale is looked at, from far below its data to far above its prior."""
+"""The points at which the one-dimensional density of a log scale is computed, as shares of a range."""
 BELOW, ABOVE = 15.0, 6.0
-"""The density falls like σ below the coefficient's noise and like σ⁻³ above the prior's scale: so far is enough."""
+"""How far the range extends below the coefficient's noise, where the density falls like σ, and above the prior's scale,
+where it falls like σ⁻³."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,12 @@ class FBS:
 
     @classmethod
     def from_spec(cls, settings: ModelSpec, weight_public: bool) -> FBS:
-        """With the paper's priors."""
+        """The model with the paper's priors."""
         return cls(weight_public=weight_public)
 
     @property
     def traits(self) -> Traits:
-        """Where weights are public x has a row for nearly every record."""
+        """With public weights the likelihood is not `quadratic`: x has a row for nearly every record."""
         return Traits(normal=True, quadratic=not self.weight_public, symmetric=True, public_weights=True)
 
     @property
@@ -71,12 +73,12 @@ class FBS:
 
     @property
     def covariance_prior(self) -> FBS:
-        """Its own: half-t spreads and an LKJ correlation."""
+        """The model's own prior: half-t spreads and an LKJ correlation."""
         return self
 
     @property
     def weighting_bias(self) -> SpreadBias:
-        """Bounds depend on the distance from the mean alone, so that weights shrink Σ and leave β."""
+        """The bias of Σ: bounds depend on the distance from the mean alone, so weights α shrink Σ but do not bias β."""
         return SpreadBias(self.weight_public)
 
     @property
@@ -147,7 +149,7 @@ class FBS:
         return -0.5 * (self.degrees + 1) * jnp.log1p(inside) + log_scale
 
     def log_narrowing(self, log_ratio: Array) -> Array:
-        """None: spreads and correlation are independent."""
+        """Zero, that is no narrowing: spreads and correlation are independent."""
         return jnp.zeros(())
 
     def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
@@ -178,7 +180,7 @@ class FBS:
         return likelihood + prior
 
     def complete(self, key: Array, z: Array, statistics: LinearStatistics) -> Parameters:
-        """Draw β from its Gaussian given the rest: a draw from the joint of (β, B), corrected by what B really is."""
+        """Draw β from its Gaussian given the rest: a draw from the joint of (β, B), corrected for the actual B."""
         shape = self.outcomes, statistics.gram.shape[0]
         own = self._covariances
         sigma, _ = covariance_of(z[:own])
@@ -223,7 +225,7 @@ class FBS:
 
 @dataclass(frozen=True)
 class SpreadBias:
-    """What weights α do to FBS: Σ is multiplied by one factor, and β stays."""
+    """The bias that weights α cause in FBS: Σ is multiplied by one factor, and β is not affected."""
 
     weight_public: bool
 
@@ -232,17 +234,17 @@ class SpreadBias:
         return jnp.asarray(_mean_log_spread(draws["covariance"]))
 
     def remove(self, draw: Parameters, shift: Floats) -> Parameters:
-        """Σ, multiplied back."""
+        """The draw with Σ divided by that factor."""
         return draw | {"covariance": draw["covariance"] * np.exp(-2 * shift[0])}
 
     def spreads(self, shift: Floats) -> Floats:
-        """All there is."""
+        """The whole shift, which is that of the log spread."""
         return shift
 
     def simulate(
         self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
     ) -> tuple[Floats, Floats]:
-        """From the model; v is zero where weights are public."""
+        """Records from the model; v is zero where weights are public."""
         covariance = parameters["covariance"]
         off = np.linalg.cholesky(covariance) @ noise[: len(covariance)]
         t = (x @ parameters["beta_y"])[cell] + off[0]

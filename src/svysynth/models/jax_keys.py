@@ -1,9 +1,9 @@
 """Random keys of 128 bits for JAX: Threefry with four words of 32 bits and 20 rounds (Salmon and others 2011).
 
-JAX's own Threefry has keys of 64 bits, few enough to be searched for. Its `rbg` keys have 128 bits, but what `vmap`
-draws with them is not what each key draws alone, which the fits of many surveys in one program rely on, and the numbers
-differ between devices. Numbers drawn, keys split off and keys folded in come from separate counters, so that drawn
-numbers do not give away a key.
+JAX's own Threefry has keys of 64 bits, few enough for a search through all keys. JAX's `rbg` keys have 128 bits, but
+`vmap` over several keys does not draw what each key draws alone, on which the fits of many surveys in one program rely.
+Their numbers also differ between devices. Numbers drawn, keys split off and keys folded in come from separate counters,
+so that drawn numbers do not reveal a key.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from jax.extend.random import define_prng_impl
 from svysynth.core.streams import Streams
 
 WORDS = 4
-"""Of 32 bits, in a key and in a block of numbers."""
+"""The number of 32-bit words in a key, and in a block of numbers."""
 ROTATIONS = np.array(
     [[(10, 26), (11, 21), (13, 27), (23, 5)], [(6, 20), (17, 11), (25, 10), (18, 20)]], dtype=np.uint32
 )
-"""Of the two kinds of four rounds, which take turns."""
+"""The rotations of the two kinds of four rounds, which alternate."""
 PARITY = np.uint32(0x1BD11BDA)
 SPLIT, DRAW, FOLD, SEED = (np.uint32(number) for number in range(4))
-"""The last word of the counter."""
+"""The last word of the counter, for each purpose."""
 
 
 def jax_key(streams: Streams, name: str, index: int = 0) -> jax.Array:
@@ -42,9 +42,9 @@ def wrapped(key_data: npt.NDArray[np.uint32] | jax.Array) -> jax.Array:
 
 
 def threefry(key: Any, counter: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The four words that a key makes of the four words of a counter.
+    """The four words that a key makes from the four words of a counter.
 
-    The rounds are a loop: written out, they take XLA minutes to compile on a processor.
+    The rounds are a loop: written out, they take XLA minutes to compile on a CPU.
     """
     schedule = jnp.append(key, key[0] ^ key[1] ^ key[2] ^ key[3] ^ PARITY)
     rotations = jnp.asarray(ROTATIONS)
@@ -84,7 +84,7 @@ def _counters(count: int) -> Any:
 
 
 def _seed(seed: Any) -> Any:
-    """JAX asks for this; the keys of a run come from its streams."""
+    """A key from a seed: JAX requires this function, but the keys of a run come from its streams."""
     return _blocks(jnp.zeros(WORDS, jnp.uint32), jnp.asarray(seed).astype(jnp.uint32), SEED)
 
 

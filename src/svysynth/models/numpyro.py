@@ -1,9 +1,9 @@
-"""Models of the user's own, written in NumPyro: any of them with one observed site becomes a `Model` (docs/models.md).
+"""NumPyro models of the user's own: any such model with one observed site becomes a `Model` (docs/models.md).
 
 The function is `model(x, records=None)`: x is the design matrix, a row for each record; records holds (t, v), a row for
-each record, or is None when new records are drawn. NumPyro says what the sites and their supports are; the log
-likelihood is taken apart into one term per record and weighted here. Such a density goes through all the records each
-time, and is compiled again for another number of them, where FBS and FBP need only weighted sums.
+each record, or is None when new records are drawn. NumPyro says what the sites and their supports are; the
+log-likelihood is split into one term per record and weighted here. Such a density needs all the records each time, and
+is compiled again for another number of records. FBS and FBP need only weighted sums.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from svysynth.models.whitening import Whitening
 
 PLACE = "the NumPyro model"
 PRIOR_DRAWS = 200
-"""Draws of the prior from which its median and spread are taken."""
+"""How many draws of the prior give its median and spread."""
 ROWS = 4
-"""Invented records that a model is tried on."""
+"""How many invented records a model is tried on."""
 MOST_STEPS = 200
 STEPS = 2.0 ** np.arange(2, -16, -1)
-"""The lengths that are tried along each of Newton's directions."""
+"""The lengths that are tried for each Newton step."""
 LOWEST = np.finfo(np.float64).min
 
 Site = dict[str, Any]
@@ -44,7 +44,7 @@ Smooth = Callable[[Parameters, Array, Array], Array]
 
 @outlined
 class Prior(NamedTuple):
-    """Where the prior of the unconstrained parameters is and how wide: the start and the units of the search."""
+    """The location and width of the prior of the unconstrained parameters: the start and the units of the search."""
 
     median: Array
     spread: Array
@@ -52,7 +52,7 @@ class Prior(NamedTuple):
 
 @outlined
 class WeightedRecords(NamedTuple):
-    """The records themselves, with their weights: nothing shorter says as much about an arbitrary model."""
+    """The records themselves, with their weights: no shorter summary is enough for an arbitrary model."""
 
     t: Array
     v: Array
@@ -70,7 +70,7 @@ class NumPyroModel:
     smooth: Smooth | None = None
     """`smooth(parameters, x, t)`: the smoothed log weight of each record, as E[v | t]; without it v itself is used."""
     step_size: float = 0.5
-    """Of NUTS, in units of the whitened density's spread: smaller when transitions diverge."""
+    """The step of NUTS, in units of the whitened density's spread: make it smaller when transitions diverge."""
     name = "numpyro"
     traits = Traits()
     combining = CombiningRule()
@@ -93,7 +93,7 @@ class NumPyroModel:
             ) from None
 
     def statistics(self, records: Records, alpha: Floats) -> WeightedRecords:
-        """The records with a weight; the place of one without is taken by another, because 0·(−∞) is not a number."""
+        """The records and their weights; another replaces a record of weight zero, because 0·(−∞) is not a number."""
         prior = _checked_prior(self.function, records.x.shape[1])
         weighted = np.flatnonzero(alpha > 0)
         if not len(weighted):
@@ -203,7 +203,7 @@ def _shapes(function: Function, columns: int) -> dict[str, tuple[int, ...]]:
 
 
 def _climb(density: Callable[[Array], Array], start: Array) -> tuple[Array, Array]:
-    """The mode and the curvature there, by Newton's steps of the length that climbs most, until none climbs."""
+    """The mode and the curvature there, by Newton steps of the length that climbs most, until none climbs."""
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
         y, height, _, _, count = state
@@ -257,7 +257,7 @@ def _checked_prior(function: Function, columns: int) -> Prior:
     _attempt(lambda: _check_sites(function, columns))
     prior: Prior
     prior, terms, other_terms, priors, other_priors = jax.jit(lambda: _prior_and_terms(function, columns))()
-    # what one record brings must be in its own term and nowhere else: the bounds see nothing but the terms
+    # a record may contribute to its own term and to nothing else: bounds of records come from the terms alone
     if not np.allclose(terms[1:-1], other_terms[1:], rtol=1e-6, atol=0, equal_nan=True):
         _refuse("lets one record change another's log probability", "let each depend on its own t, v and row of x only")
     if not np.allclose(priors, other_priors, rtol=1e-6, atol=0, equal_nan=True):
@@ -308,7 +308,7 @@ def _check_kinds(sites: dict[str, Site]) -> None:
 
 
 def _prior_and_terms(function: Function, columns: int) -> tuple[Prior, Array, Array, Array, Array]:
-    """The prior; the records' terms, and those without the last record and with another in the first one's place."""
+    """The prior; the records' terms and log priors, and both again without the last record and with another first."""
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
     draws = jax.vmap(lambda key: ravel_pytree(_prior_draw(function, key, columns))[0])(keys)
     low, median, high = jnp.quantile(draws, jnp.array([0.25, 0.5, 0.75]), axis=0)

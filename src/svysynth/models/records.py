@@ -25,7 +25,7 @@ from svysynth.core.transforms import transformed
 from svysynth.survey.survey import Survey
 
 WEIGHT_SAYS_MORE = 1e-6
-"""What is left of the log weights beside the other columns, as a part of them, from which on they get a column."""
+"""Public log weights get a column of x if the other columns leave more than this share of them unexplained."""
 
 
 @outlined
@@ -44,9 +44,9 @@ class Records:
     terms: tuple[str, ...]
     """The names of the coefficients."""
     engine: Engine = LOCAL
-    """Who goes through the records."""
+    """The execution backend."""
     scratch: Path | None = None
-    """Where columns of their length are kept that are too long for memory."""
+    """The folder for columns of their length that are too long for memory."""
 
     def __len__(self) -> int:
         return len(self.t)
@@ -81,7 +81,7 @@ def _log_ratio(weight: Floats, mean: float) -> Floats:
 
 
 def _with_weight(x: Floats, terms: tuple[str, ...], log_weight: Floats) -> tuple[Floats, tuple[str, ...]]:
-    """The design matrix with public weights as a column, unless the other columns say all that it does."""
+    """The design matrix with public weights as a column, unless the other columns determine it."""
     rest = log_weight - x @ np.linalg.lstsq(x, log_weight)[0]
     if np.linalg.norm(rest) <= WEIGHT_SAYS_MORE * max(float(np.linalg.norm(log_weight)), 1.0):
         return x, terms
@@ -91,7 +91,10 @@ def _with_weight(x: Floats, terms: tuple[str, ...], log_weight: Floats) -> tuple
 def design_matrix(
     positions: Mapping[str, Integers], levels: Mapping[str, tuple[str, ...]], formula: Formula
 ) -> tuple[Floats, tuple[str, ...]]:
-    """formulaic sees columns and their levels by number, as `c0` and `l0`: a name may be anything."""
+    """The design matrix of a formula and the names of its columns.
+
+    formulaic sees columns and levels by number, as `c0` and `l0`, because a name may be any text.
+    """
     import formulaic
     import pandas as pd
 
@@ -104,7 +107,7 @@ def design_matrix(
     x = np.asarray(matrix, dtype=np.float64)
     if np.linalg.matrix_rank(x) < x.shape[1]:
         raise SurveyError(
-            "spec", "model.formula", "has terms that the filled cells cannot tell apart", "use fewer interactions"
+            "spec", "model.formula", "has terms that the cells with records cannot tell apart", "use fewer interactions"
         )
     return x, tuple(_restored(str(term), levels) for term in matrix.columns)
 

@@ -1,12 +1,13 @@
-"""Posterior draws on the whitened density, several chains at once. The only file that knows the MCMC engine.
+"""Sampler: posterior draws on the whitened density, several chains at once. No other file uses the MCMC library.
 
-FBS and FBP are whitened to nearly standard normal. There a trajectory of a quarter turn ends at an independent draw;
-NUTS would spend its gradients on finding out what is known. So they are sampled by Hamiltonian Monte Carlo of three
-steps, whose integrator follows the standard normal exactly; a density may name other steps (`Sampling`). One that is
-not nearly normal gets NUTS.
+The posteriors of FBS and FBP are whitened to nearly standard normal ones. On such a density a trajectory of a quarter
+turn ends at an independent draw; NUTS would spend its gradients on finding this length. So FBS and FBP are sampled by
+Hamiltonian Monte Carlo with three steps, whose integrator follows the standard normal exactly; a density may name other
+steps (`Sampling`). A density that is not nearly normal is sampled by NUTS.
 
-The compiled program depends on the model and on the shapes of its statistics, not on the data, the weights α or the
-number of records. With the same random stream the draws move smoothly with α, which calibration relies on.
+The compiled program depends on the model and on the shapes of its statistics, not on the data or the weights α. For FBS
+and FBP these shapes do not depend on the number of records. With the same random stream the draws move smoothly with α,
+on which calibration relies.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from svysynth.models.whitening import Whitening
 
 CHAINS = 4
 JITTER = 0.2
-"""By how much of itself the step varies from transition to transition, so that no parameter comes round in phase."""
+"""By what share the step varies from transition to transition, so that no parameter moves periodically."""
 START_SPREAD = 0.5
-"""How far from the center the chains start, in the same units."""
+"""The standard deviation of the chains' starting points, in units of the whitened density's spread."""
 LEG = 50
-"""Transitions of one call to the compiled program, which serves the warm-up and runs of any length."""
+"""How many transitions one call to the compiled program makes: it serves the warm-up and runs of any length."""
 MOST_ROUNDS = 4
-"""Where R-hat is not yet convincing the chains are run on, up to so many times their length. The draws of a pseudo
-posterior are those of the first stretch, thinned, whatever it took to convince: so Δ moves smoothly with α."""
+"""While the verdict is not good the chains are continued, up to this many times their first length. The draws of a
+pseudo posterior are those of the first round, thinned, however long the chains become: so Δ moves smoothly with α."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Draws from a pseudo posterior, and what the diagnostics say of them."""
+    """Draws from a pseudo posterior, and what the diagnostics say about them."""
 
     model: Model
     records: Records
@@ -81,7 +82,8 @@ def draw_from(
 ) -> tuple[Parameters, Verdict]:
     """Draws from a density, given what it needs of the data; a run that fails is made once more with half the step.
 
-    With one round the chains have their first length whatever the verdict, as in studies of thousands of fits.
+    With one round the chains have their first length and are not run again, whatever the verdict, as in studies of
+    thousands of fits.
     """
     found, verdict = _run(model, statistics, streams, draws, label, 0, rounds, from_first_round)
     if not verdict.passed and rounds > 1:
@@ -99,7 +101,7 @@ def _run(
     rounds: int,
     from_first_round: bool,
 ) -> tuple[dict[str, Floats], Verdict]:
-    """Warm up at half the step, then run until the verdict is good or cannot become so; the draws that are kept."""
+    """The kept draws and the verdict of a run: a warm-up at half the step, and rounds until the verdict is settled."""
     key = jax_key(streams, label)
     whitening, state = _start(model, statistics, key)
     advance = partial(_advance, model, statistics, whitening, key=key)
@@ -150,7 +152,7 @@ def padded(count: int, most: int) -> Integers:
 def _run_together(
     model: Density, statistics: Any, keys: npt.NDArray[np.uint32], draws: int, rounds: int, halvings: int
 ) -> tuple[Parameters, Floats, Integers]:
-    """So many rounds of all chains: the draws kept of each fit, its diagnostics' figures and its divergences."""
+    """A number of rounds of all chains: the kept draws of each fit, its diagnostics and its divergences."""
     key = wrapped(keys)
     whitening, state = _start_together(model, statistics, key)
     state, _ = _advance_together(model, statistics, whitening, state, key, 0, halvings + 1)
@@ -180,7 +182,7 @@ def _advance_together(
 
 @outlined
 class _Leg(NamedTuple):
-    """A stretch of every chain; each array is chain × draw first."""
+    """A stretch of every chain; the first two axes of each array are chain and draw."""
 
     z: Any
     parameters: dict[str, Any]
@@ -189,7 +191,7 @@ class _Leg(NamedTuple):
 
 
 def _legs(model: Density, draws: int) -> int:
-    """The legs of a round: a round has as many transitions as are thinned to that many draws."""
+    """How many legs a round has: its transitions are thinned to that many draws."""
     return -(-model.sampling.oversampling * draws // (CHAINS * LEG))
 
 
@@ -225,7 +227,7 @@ def _whitened(model: Density, statistics: Any, whitening: Whitening) -> Callable
 def _advance(
     model: Density, statistics: Any, whitening: Whitening, state: Any, key: Array, number: int, halvings: int
 ) -> tuple[Any, _Leg]:
-    """The leg of that number of every chain: where it ends, and what it went through."""
+    """One leg of every chain, by its number: the state at its end, and its draws."""
     transition = make_transition(model, _whitened(model, statistics, whitening), len(whitening.center))
     moves, jitters, finishes = jax.random.split(jax.random.fold_in(key, 1 + number), 3)
     jitter = jax.random.uniform(jitters, (LEG,), minval=1 - JITTER, maxval=1 + JITTER)
@@ -258,10 +260,10 @@ def make_transition(model: Density, density: Callable[[Array], Array], size: int
 
 
 def _turning(density: Callable[[Array], Array], kinetic_energy: Any) -> Callable[[IntegratorState, Array], Any]:
-    """A symplectic step that is exact for the standard normal: a rotation, and kicks by what the density has besides.
+    """A symplectic step that is exact for the standard normal: a rotation, and kicks by the rest of the density.
 
-    H = (u² + p²)/2 + (−log density(u) − u²/2): the first part turns (u, p), the second moves p (Shahbaba, Lan, Johnson
-    and Neal 2014).
+    H = (u² + p²)/2 + (−log density(u) − u²/2): the first part rotates (u, p), the second moves p (Shahbaba, Lan,
+    Johnson and Neal 2014).
     """
     slope = jax.value_and_grad(density)
 

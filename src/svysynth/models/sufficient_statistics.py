@@ -22,7 +22,7 @@ from svysynth.models.arrays import Array
 from svysynth.models.records import Records
 
 LARGEST_CONDITION = 1e13
-"""Of X'AX: beyond it a coefficient has no data."""
+"""The largest condition number of X'AX: beyond it a coefficient has no data."""
 
 
 @outlined
@@ -75,7 +75,7 @@ class _BlockSums:
 
 
 def _merge(blocks: list[CellSums]) -> CellSums:
-    """Of all blocks, in their order: each block's means are weighed about the common ones."""
+    """The sums of all blocks, in their order; the scatter includes that of the blocks' means."""
     if len(blocks) == 1:
         return blocks[0]
     totals, means, scatters = (np.stack(column) for column in zip(*blocks, strict=True))
@@ -92,7 +92,7 @@ def linear_statistics(records: Records, alpha: Column) -> LinearStatistics:
 
 
 def plain_statistics(records: Records, alpha: Column) -> LinearStatistics:
-    """The same without JAX, for what is asked before there is a fit."""
+    """The linear statistics without JAX, for what is needed before there is a fit."""
     block = _BlockSums(records.t, records.v, records.cell, len(records.x), alpha)
     sums = _merge(map_blocks(records.engine, block, len(records)))
     try:
@@ -108,7 +108,7 @@ def plain_statistics(records: Records, alpha: Column) -> LinearStatistics:
 def linear_statistics_together(
     t: Array, v: Array, cell: Array, x: Array, alpha: Array
 ) -> tuple[LinearStatistics, Array]:
-    """The same of many surveys at once, on JAX's device, and of which of them they can be used.
+    """The linear statistics of many surveys at once, on JAX's device, and whether those of each survey can be used.
 
     Every array has the survey as its first axis.
     """
@@ -129,7 +129,7 @@ def linear_statistics_together(
 
 
 def _statistics(sums: CellSums, x: Any, xp: Any) -> LinearStatistics:
-    """From the sums of the cells, with numpy or JAX."""
+    """The linear statistics from the sums of the cells, with NumPy or JAX."""
     total, mean, within = sums
     gram = (x * total[:, np.newaxis]).T @ x
     inverse = xp.linalg.inv(gram)
@@ -146,7 +146,7 @@ def _are_usable(values: Any, xp: Any) -> Any:
 
 
 def no_data() -> SurveyError:
-    """The error of records that are weighted down too far."""
+    """The error for records that are weighted down too far."""
     return SurveyError(
         "data", "the weighted records", "leave a coefficient of the model without data", "use a larger epsilon"
     )

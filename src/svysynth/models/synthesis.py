@@ -1,8 +1,8 @@
 """Synthesis: one posterior draw becomes one synthetic survey, with smoothed weights (paper §2.1, §2.2).
 
 The public columns and the strata are as given; outcome and weight are drawn from the model. Rows come in a random order
-and ids are fresh, so that a record's place says nothing. Weights are scaled to the declared population total. Random
-numbers go by the place in the synthetic file: it is the same however the work is cut.
+and ids are fresh, so that a row's position says nothing. Weights are scaled to the declared population total. Random
+numbers depend on the position in the synthetic file, so that the file is the same however the work is divided.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from svysynth.survey.on_disk import survey_of_columns
 from svysynth.survey.survey import Survey
 
 ROUNDS = 6
-"""Of the network that shuffles."""
+"""The rounds of the network that shuffles."""
 
 
 def choose_draws(draws: int, datasets: int) -> Integers:
@@ -74,8 +74,8 @@ def synthesize_draws(
 ) -> tuple[Survey, ...]:
     """A synthetic survey from each draw, its numbers rounded to significant digits where their number is given.
 
-    Of the records the design matrix is used and of the survey its groups: not the order of the records, and nothing of
-    what they say.
+    Only the design matrix of the records and the groups of the survey are used: neither the order of the records nor
+    any of their confidential values.
     """
     if survey.population_total is None and not survey.weight_public:
         remedy = "declare the published figure that released weights are scaled to"
@@ -103,7 +103,7 @@ def synthesize_draws(
 @outlined
 @dataclass(frozen=True)
 class _Block:
-    """Synthetic records, a block at a time. Those of a block depend on the block's place and on nothing else."""
+    """Synthetic records, a block at a time. Those of a block depend on its position and on nothing else."""
 
     model: Model
     draw: dict[str, Floats]
@@ -125,9 +125,9 @@ class _Block:
 
 
 def shuffled(position: Integers, size: int, keys: npt.NDArray[np.uint64]) -> Integers:
-    """Where a permutation of 0 … size − 1 sends some positions, without the rest of it being made.
+    """Where a permutation of 0 … size − 1 sends some positions, computed for these alone.
 
-    A Feistel network permutes the numbers of 2h bits; what comes out too large is sent on until it fits.
+    A Feistel network permutes the numbers of 2h bits; a result that is too large is sent through again until it fits.
     """
     found = position.astype(np.uint64)
     moving = np.arange(len(found))
@@ -138,7 +138,7 @@ def shuffled(position: Integers, size: int, keys: npt.NDArray[np.uint64]) -> Int
 
 
 def _network(number: Any, size: int, keys: Any) -> Any:
-    """One pass through the network, with numpy or JAX."""
+    """One pass through the network, with NumPy or JAX."""
     half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = number >> half, number & mask
@@ -160,7 +160,7 @@ class Laid(NamedTuple):
 
     t: Array
     log_weight: Array
-    """Smoothed."""
+    """The smoothed log weight."""
 
 
 @partial(jax.jit, static_argnames=("model", "size"))
@@ -191,8 +191,8 @@ def synthesize_together(
 def shuffle_keys(streams: Streams, number: int) -> npt.NDArray[np.uint64]:
     """The keys by which the records of a synthetic survey are shuffled.
 
-    Who found them from the published rows would know the order of their groups, whose sizes are public, and no other
-    stream: the order of the confidential records plays no part.
+    Anyone who found these keys from the published rows would know the order of the rows' groups, whose sizes are
+    public, and nothing about any other stream. The order of the confidential records plays no part.
     """
     return streams.words("shuffle", number, ROUNDS)
 
@@ -220,12 +220,11 @@ def _exp_sum(log_weight: Floats) -> tuple[float, float]:
 
 
 def _scale(blocks: Sequence[tuple[float, float]], total: float) -> tuple[float, float]:
-    """The largest log weight of all, and what weights relative to it are multiplied by to add up to the total."""
+    """The largest log weight of all, and the factor by which weights relative to it add up to the total."""
     largest = max(one for one, _ in blocks)
     return largest, total / sum(part * math.exp(one - largest) for one, part in blocks)
 
 
-@outlined
 @outlined
 @dataclass(frozen=True)
 class _ScaledWeights:
@@ -274,5 +273,5 @@ def _draw_records(model: Model, key: Array, parameters: Parameters, x: Array) ->
 
 
 def make_synthetic(surveys: tuple[Survey, ...], model: Model) -> Synthetic:
-    """Synthetic surveys with the rules that belong to their model."""
+    """Synthetic surveys with the combining rules of their model."""
     return Synthetic(surveys, *model.combining)

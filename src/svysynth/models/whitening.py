@@ -2,7 +2,7 @@
 
 z = center + factor·q(u). For most parameters q(u) = u. Where a parameter's density is known in one dimension and far
 from normal, its q is an increasing cubic spline through the quantiles, so that u is its normal score. Any such map is
-exact, because its Jacobian goes into the density: how near it comes to normality decides the speed alone.
+exact, because its Jacobian goes into the density: how nearly normal the result is affects the speed alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax.scipy.special import ndtr
 from svysynth.core.safe_repr import outlined
 
 LARGEST = 5.0
-"""Normal scores beyond this are mapped in a straight line."""
+"""Normal scores beyond this are mapped linearly."""
 INTERVALS = 64
 WIDTH = 2 * LARGEST / INTERVALS
 KNOTS = np.linspace(-LARGEST, LARGEST, INTERVALS + 1)
@@ -55,7 +55,7 @@ def _spline(cubics: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def identity_cubics(size: int) -> jax.Array:
-    """q(u) = u for so many parameters."""
+    """q(u) = u for that many parameters."""
     line = jnp.stack([jnp.zeros(INTERVALS), jnp.zeros(INTERVALS), jnp.ones(INTERVALS), jnp.asarray(KNOTS[:-1])], axis=1)
     return jnp.broadcast_to(line, (size, INTERVALS, 4))
 

@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from typing import get_args
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import Accounting
+from svysynth.core.registry import Accounting
 
 ACCOUNTINGS: tuple[Accounting, ...] = get_args(Accounting)
 LARGEST_EPSILON = Decimal(10**9)

@@ -1,11 +1,11 @@
-"""Budgets: where each population stands, found from a ledger's entries alone.
+"""Budgets: what each population was granted and charged, found from a ledger's entries alone.
 
 A budget is a name and a kind of accounting. Entries that cannot follow one another raise `ImpossibleError`: a budget
 opened twice, a charge beyond what is left, two releases for one charge.
 
-A budget of version 1 had one total for charges of every kind. Each kind that was charged goes on with what was left.
-What was charged as `global` counts twice, because version 1 did not say whether its ε was for an answer changed or one
-blanked out, and the first is up to twice the second.
+A budget of version 1 had one total for charges of every kind. Each kind that was charged continues with what was left.
+What was charged as `global` counts twice, because version 1 did not say whether its ε was for an answer changed or for
+one blanked out, and the first is up to twice the second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import Accounting
+from svysynth.core.registry import Accounting
 from svysynth.privacy.accounting import ACCOUNTINGS, epsilon_text
 from svysynth.privacy.ledger_entries import Entry, split
 
@@ -29,7 +29,7 @@ class ImpossibleError(ValueError):
 
 @dataclass(frozen=True)
 class BudgetState:
-    """Where one budget stands, in millionths of ε."""
+    """The state of one budget, in millionths of ε."""
 
     name: str
     accounting: Accounting
@@ -82,7 +82,7 @@ def releases_of(chain: Sequence[Entry]) -> dict[int, Entry]:
 
 
 def carried_over(old: Sequence[Entry]) -> Budgets:
-    """What the budgets of version 1 become."""
+    """The budgets that those of version 1 become."""
     totals: dict[str, int] = {}
     spent: dict[str, dict[str, list[int]]] = {}
     for entry in old:
@@ -118,7 +118,7 @@ def _charged(states: Budgets, entry: Entry) -> Budgets:
 
 
 def _check_release(entry: Entry, paid: Entry | None) -> None:
-    """A release belongs to an earlier charge that has no other."""
+    """Check that a release belongs to an earlier charge that has no other release."""
     _check(paid is not None and _key(paid) == _key(entry) and entry.millionths == 0)
     _check(_HASH.fullmatch(entry.detail) is not None)
 

@@ -1,7 +1,7 @@
-"""Fingerprint: tells whether two releases were made from the same confidential answers, to who holds the key alone.
+"""Fingerprint: a keyed hash that tells whether two releases were made from the same confidential answers.
 
-It is a keyed hash. A plain one of a file would let anyone who knows all answers but one try values for that one until
-the hash is right. The key is in the ledger, which is internal; no fingerprint goes into a public file.
+Only a holder of the key can use it. A plain hash would let anyone who knows all answers but one try values for that one
+until the hash is right. The key is in the ledger, which is internal; no fingerprint goes into a public file.
 """
 
 from __future__ import annotations

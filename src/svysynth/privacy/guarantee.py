@@ -2,8 +2,8 @@
 
 Two neighbouring data sets differ in one respondent's outcome and weight: blanked out, so that the respondent says
 nothing, or changed to any others. The public columns, the strata and the number of records in each cell stay as they
-are. Where whole records are protected they differ in one record, which is added or removed, or changed in any of its
-columns. ε bounds the log of the ratio of the probabilities of any result under the two.
+are. Where whole records are protected, two neighbouring data sets differ in one record, which is added or removed, or
+changed in any of its columns. ε bounds the absolute log ratio of the probabilities of any result under the two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import Accounting, Protected
+from svysynth.core.registry import Accounting
+from svysynth.core.spec import Protected
 
 Kind = Literal["asymptotic", "global", "none"]
 NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"
@@ -33,9 +34,9 @@ class Guarantee(BaseModel):
     Where whole records are protected: for one respondent taking part or not.
     """
     epsilon_changed: float | None
-    """ε for them being changed; where whole records are protected, for a whole record being changed."""
+    """ε for the two being changed; where whole records are protected, for a whole record being changed."""
     protects: Protected = "answers"
-    """The confidential columns of a respondent, or the whole record and that there is one."""
+    """The confidential columns of a respondent, or the whole record, including whether there is one."""
     largest_bound: float | None
     """Δ = ε/(2m), the target that each record's weighted bound was held to; None where there are no bounds."""
     datasets: int
@@ -48,11 +49,11 @@ class Guarantee(BaseModel):
     transform: str
     """The scale of the outcome on which densities, and so ε, are taken."""
     units: str
-    """How outcome and weight are scaled before that."""
+    """How outcome and weight are scaled before densities are taken."""
     sampler: str | None = None
-    """What drew from the posterior: always an approximation of it. None where nothing is sampled from a posterior."""
+    """What drew from the posterior, which is always an approximation. None where nothing is sampled from one."""
     draws: int | None = None
-    """The number of draws that the bounds were taken over."""
+    """The number of draws over which the bounds of records were taken."""
 
     def _repr_html_(self) -> Html:
         """The promise in words."""
@@ -65,23 +66,23 @@ class Guarantee(BaseModel):
 
     @property
     def charged(self) -> float | None:
-        """What it is charged: ε for an answer changed, or the paper's figure where the promise is asymptotic."""
+        """The ε that is charged: for an answer changed, or the paper's figure where the promise is asymptotic."""
         return self.epsilon_changed if self.kind == "global" else self.epsilon_blanked
 
     @property
     def covers(self) -> str:
-        """What the promise is about."""
+        """The files and tables that the promise is about."""
         if not self.datasets:
             return "all tables"
         files = "synthetic files" if self.datasets > 1 else "synthetic file"
         if self.kind == "global":  # files and tables both follow from what was measured
             return f"the {self.datasets} {files}, all tables and whatever is made from them"
-        return f"the {self.datasets} synthetic files and all tables made from them"
+        return f"the {self.datasets} {files} and all tables made from {'them' if self.datasets > 1 else 'it'}"
 
     def sentences(self) -> tuple[str, str]:
         """The promise for someone who uses the data."""
         secret, shown = " and ".join(self.confidential), ", ".join(self.public)
-        given = f"Published as they are: {shown}, and how many records there are of each kind."
+        given = f"Published as they are: {shown}, and the number of records in each of their cells."
         if self.universe:
             given += f" Who belongs to the universe ({' '.join(self.universe.split())}) is taken as public."
         if self.kind == "none":
@@ -92,30 +93,30 @@ class Guarantee(BaseModel):
         what = self.covers
         are, they = ("are", "they are") if len(self.confidential) > 1 else ("is", "it is")
         small = (
-            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} {are} blanked out, "
+            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} {are} blanked out, and "
             f"{self.epsilon_changed:g} if {they} changed"
         )
         if self.protects == "record":
             return (
                 f"Whatever any one respondent had answered, and whether or not they took part, the probability of "
-                f"seeing {what} as they are would be the same up to a factor of exp(ε): ε = {self.epsilon_blanked:g} "
-                f"for a respondent who takes part or does not, {self.epsilon_changed:g} for one whose whole record is "
-                "changed.",
-                f"This holds for every data set and whatever else is known. Protected are {secret}, who takes part "
-                "and how many records there are of each kind, which is published with noise. The levels of columns "
-                "are declared and not taken from the data.",
+                f"exactly these results ({what}) would be the same up to a factor of exp(ε): "
+                f"ε = {self.epsilon_blanked:g} for taking part or not, and {self.epsilon_changed:g} if a respondent's "
+                "whole record is changed.",
+                f"This holds for every data set, whatever else anyone knows. Protected are {secret}, who takes part, "
+                "and how many records each cell has; these numbers are published with noise. The levels of columns "
+                "are declared, not taken from the data.",
             )
         if self.kind == "global":
             return (
-                f"Whatever any one respondent had answered, the probability of seeing {what} as they are would be the "
-                f"same up to a factor of exp(ε): {small}.",
-                f"This holds for every data set and whatever else is known. {given}",
+                f"Whatever any one respondent had answered, the probability of exactly these results ({what}) would "
+                f"be the same up to a factor of exp(ε): {small}.",
+                f"This holds for every data set, whatever else anyone knows. {given}",
             )
         return (
-            f"{NOT_DIFFERENTIAL_PRIVACY}: it is the paper's asymptotic guarantee. {what[0].upper()}{what[1:]} depend "
-            f"only little on the {secret} of any one respondent: {small}, where exp(ε) bounds how much more or less "
-            "probable any result could become.",
-            "The bound was computed from the data at hand and holds asymptotically, more surely the larger the survey; "
+            f"{NOT_DIFFERENTIAL_PRIVACY}: it is the paper's asymptotic guarantee. It limits how much {what} depend "
+            f"on the {secret} of any one respondent: {small}, where exp(ε) bounds how much more or less probable any "
+            "result could become.",
+            "The bound was computed from the data at hand. It holds asymptotically, more surely the larger the survey; "
             f"it is not a promise for every possible data set. {given}",
         )
 
@@ -131,7 +132,7 @@ def asymptotic(
     draws: int,
     universe: str | None = None,
 ) -> Guarantee:
-    """The paper's: ε = 2·Δ_α·m for a respondent blanked out, and twice that for one changed."""
+    """The paper's guarantee: ε = 2·Δ_α·m for a respondent blanked out, and twice that for one changed."""
     return Guarantee(
         kind="asymptotic",
         mechanism=mechanism,
@@ -152,7 +153,7 @@ def asymptotic(
 def additive(
     epsilon: float, *, confidential: tuple[str, ...], public: tuple[str, ...], universe: str | None = None
 ) -> Guarantee:
-    """Noise with public bounds: ε for a respondent changed in any way, of which blanking out is one."""
+    """The guarantee of additive noise: ε for a respondent changed in any way, and so for one blanked out too."""
     return Guarantee(
         kind="global",
         mechanism="laplace",
@@ -179,7 +180,10 @@ def measured(
     universe: str | None = None,
     public_scales: bool = False,
 ) -> Guarantee:
-    """Noisy sums: ε for a respondent changed; blanked out, every sum moves half as far. Files cost nothing more."""
+    """The guarantee of noisy sums: ε for a respondent changed, and half of it for one blanked out.
+
+    A record that is blanked out moves every sum half as far. Synthetic files cost nothing more.
+    """
     return Guarantee(
         kind="global",
         mechanism=mechanism,
@@ -204,7 +208,7 @@ def measured_records(
     transform: str,
     public_scales: bool = False,
 ) -> Guarantee:
-    """Noisy sums and sizes: ε for a whole record changed; added or removed, everything moves half as far."""
+    """The guarantee of noisy sums and sizes: ε for a whole record changed, half of it for one added or removed."""
     promise = measured(
         mechanism,
         epsilon,
@@ -218,7 +222,7 @@ def measured_records(
 
 
 def no_guarantee(mechanism: str, *, confidential: tuple[str, ...], public: tuple[str, ...]) -> Guarantee:
-    """The paper's rival, whose sensitivities come from the confidential data."""
+    """No promise: the Laplace noise of the paper's comparison, whose sensitivities come from the confidential data."""
     return Guarantee(
         kind="none",
         mechanism=mechanism,

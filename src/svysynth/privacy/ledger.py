@@ -3,10 +3,10 @@
 A ledger is one file (`ledger_file.py`) with a hash-chained list of entries (`ledger_entries.py`); one ledger may hold
 several budgets. `charge` returns once the charge is on disk, and a release is written only after that, so a crash
 leaves a charge spent and never a release unpaid. When the release is written, `record_release` binds its manifest to
-the charge, and one charge serves one release. Only then does the release get its name.
+the charge, and one charge serves one release. Only then does the release's folder get its name.
 
-The ledger holds the key of the data's fingerprints and is internal. Whoever puts back database and seal together is
-caught by the anchors beside the releases, which `release` and `verify` look for.
+The ledger holds the key of the data's fingerprints and is internal. If database and seal are put back together from an
+older copy, the anchors beside the releases show it; `release` and `verify` look for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Charge:
-    """What was paid for one release; it is on disk."""
+    """The charge for one release; it is on disk."""
 
     ledger: Path
     budget: str
@@ -39,7 +39,7 @@ class Charge:
     anchor: Anchor
     """The charge's own entry."""
     also_charged: tuple[str, ...] = ()
-    """Other budgets that the same data were charged to: somebody ought to know."""
+    """Other budgets that the same data were charged to, of which the producer is warned."""
 
     @property
     def entry(self) -> int:
@@ -48,7 +48,7 @@ class Charge:
 
 
 def open_budget(path: str | Path, name: str, total: str | float | Decimal, accounting: str) -> BudgetState:
-    """Set, once, what a population may spend of one kind of ε; the ledger is created if there is none.
+    """Set, once, how much ε of one kind may be charged for a population; the ledger is created if there is none.
 
     The total is rounded down to millionths, so that no more is spent than was granted.
     """
@@ -56,7 +56,7 @@ def open_budget(path: str | Path, name: str, total: str | float | Decimal, accou
     kind = next((kind for kind in ACCOUNTINGS if kind == accounting), None)
     if kind is None:
         remedy = f"use one of {', '.join(ACCOUNTINGS)}"
-        raise SurveyError("spec", f"budget '{name}'", "is of a kind that is not known", remedy)
+        raise SurveyError("spec", f"budget '{name}'", "has an unknown kind of ε", remedy)
     if amount == 0:
         raise SurveyError("spec", f"budget '{name}'", "has a total below one millionth", "give a larger total")
     with held(path, "create") as ledger:
@@ -86,7 +86,7 @@ def charge(
         if amount > state.left:
             left, asked = epsilon_text(state.left), epsilon_text(amount)
             problem = f"has {left} left of {epsilon_text(state.total)}, and {asked} was asked for"
-            raise SurveyError("spec", f"budget '{name}'", problem, "ask for less, or release nothing more")
+            raise SurveyError("spec", f"budget '{name}'", problem, "use a smaller epsilon, or release nothing more")
         others = dict.fromkeys(
             entry.budget
             for entry in ledger.entries
@@ -133,7 +133,7 @@ def fingerprint_key(path: str | Path) -> bytes:
 
 
 def show(path: str | Path) -> list[BudgetState]:
-    """Where every budget of a ledger stands, in the order they were opened."""
+    """The state of every budget of a ledger, in the order in which they were opened."""
     with held(path, "read") as ledger:
         return list(ledger.states.values())
 
@@ -152,7 +152,7 @@ def verify(path: str | Path, anchors: Iterable[Anchor] = ()) -> tuple[Entry, ...
 
 
 def verify_own(path: str | Path, anchors: Iterable[Anchor]) -> None:
-    """The same, where anchors of other ledgers may be among those given: they are passed over."""
+    """Check the same as `verify`, but ignore anchors of other ledgers."""
     with held(path, "read") as ledger:
         _require(ledger, [anchor for anchor in anchors if anchor.ledger == ledger.seal.ledger])
 
@@ -174,7 +174,7 @@ def _budget(ledger: Held, name: str, accounting: str) -> BudgetState:
         return state
     others = [kind for budget, kind in ledger.states if budget == name]
     if others:
-        problem = f"is open for {others[0]} and not for {accounting}, which is never added to it"
+        problem = f"is open for {others[0]} and not for {accounting}; the two are never added"
         remedy = "open it for this kind as well, with a total of its own"
     else:
         hint = did_you_mean(name, (budget for budget, _ in ledger.states))
@@ -184,7 +184,7 @@ def _budget(ledger: Held, name: str, accounting: str) -> BudgetState:
 
 
 def _plain(text: str, what: str) -> str:
-    """A name as it is kept: printable, of bounded length, and one of the spellings that look the same."""
+    """A name as it is kept: printable, of bounded length, and in one of the spellings that look the same."""
     if isinstance(text, str) and 0 < len(text) <= LONGEST_NAME and is_plain(text) and text == text.strip():
         return normalize("NFC", text)
     remedy = f"use 1 to {LONGEST_NAME} printable characters, with no blank at either end"

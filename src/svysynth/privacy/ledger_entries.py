@@ -1,4 +1,4 @@
-"""Entries: the lines of a ledger, each with a hash that follows from the one before.
+"""Entries: the lines of a ledger, each with a hash that covers the hash of the entry before.
 
 | kind | what it says | millionths | paid | detail |
 |---|---|---|---|---|
@@ -46,15 +46,15 @@ def old_entry(row: tuple[int, str, str, int, str, str, str, str]) -> Entry:
 
 
 def first_hash(version: int, ledger: str, key: str) -> str:
-    """What the first entry follows. It binds the fingerprints' key, which version 1 did not have."""
+    """The hash that the first entry follows. It covers the fingerprints' key, which version 1 did not have."""
     return canonical_hash("svysynth ledger", version, ledger, *([key] if version > 1 else []))
 
 
 def entry_hash(version: int, previous: str, entry: Entry) -> str:
-    """The hash of an entry: of the one before, and of every field in the order of its version.
+    """The hash of an entry: it covers the hash before, and every field in the order of the entry's version.
 
-    It is published, so the fingerprint of a charge is left out: no public byte depends on the answers but by the noise.
-    The seal covers every byte of the file, fingerprints too.
+    It is published, so the fingerprint of a charge is left out: a public byte may depend on the answers only through
+    the noise. The seal covers every byte of the file, fingerprints too.
     """
     if version == 1:
         named = (entry.number, entry.kind, entry.budget, entry.millionths, entry.purpose, entry.accounting, entry.time)

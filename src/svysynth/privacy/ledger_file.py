@@ -2,13 +2,14 @@
 
 Beside the ledger lies its seal (`tamper_marks.py`). An entry is added under an exclusive lock, held until the end:
 (1) the seal names the present state and the hash of the next entry; (2) the database commits; (3) the seal names the
-new state alone; then the lock is given up. Whoever opens the ledger asks for the state in the seal, byte for byte, or,
-if the seal names a next entry, for the chain that ends in it. A crash before (1) leaves the old state under the old
-seal, one up to (2) the old state under a seal that allows both, one up to (3) the new state under that same seal: all
-pass. After (3) an older copy of the database passes no more, and neither does one with a byte changed. Between (1) and
-(3) the older copy would pass, but the entry it lacks had not returned, so nothing was released under it.
+new state alone; then the lock is given up. Whoever opens the ledger requires the state in the seal, byte for byte, or,
+if the seal names a next entry, the chain that ends in it. A crash before (1) leaves the old state under the old seal. A
+crash between (1) and (2) leaves the old state, and one between (2) and (3) the new state, under a seal that allows
+both. All of these pass. After (3) an older copy of the database is refused, and so is one with a byte changed. Between
+(1) and (3) the older copy would pass, but the call that adds the missing entry had not returned, so nothing was
+released under it.
 
-The file has a version. One of version 1 is upgraded in one such step: the entry that is added says so.
+The file has a version. A ledger of version 1 is upgraded in one such step: the entry that is added says so.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Held:
     connection: sqlite3.Connection
     seal: Seal
     key: str
-    """Of the data's fingerprints; a ledger of version 1 has none."""
+    """The key of the data's fingerprints; a ledger of version 1 has none."""
     entries: tuple[Entry, ...]
     states: Budgets
 
@@ -82,11 +83,11 @@ def held(path: str | Path, mode: Mode) -> Iterator[Held]:
 
 
 def append(ledger: Held, draft: Entry) -> Entry:
-    """Add one entry by the three steps of this file's first paragraph; its number, time and hash are made here."""
+    """Add one entry by the three steps described above; its number, time and hash are made here."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
     entry = replace(draft, number=ledger.seal.entry + 1, time=time)
     entry = replace(entry, hash=entry_hash(VERSION, ledger.seal.hash, entry))
-    budgets_of([*ledger.entries, entry])  # what could not be read again must not be written
+    budgets_of([*ledger.entries, entry])  # an entry that could not be read again must not be written
     _insert(ledger.connection, entry)
     write_seal(ledger.path, replace(ledger.seal, next=entry.hash))
     ledger.connection.execute("COMMIT")
@@ -95,7 +96,7 @@ def append(ledger: Held, draft: Entry) -> Entry:
 
 
 def upgrade(ledger: Held) -> Entry:
-    """Turn a ledger of version 1 that is held for it into one of today's, which keeps every entry and its hash."""
+    """Turn a ledger of version 1 into one of the present version, which keeps every entry and its hash."""
     key, connection = secrets.token_hex(32), ledger.connection
     connection.execute("DROP TABLE entries")
     connection.execute("DROP TABLE ledger")
@@ -111,7 +112,7 @@ def _located(path: str | Path, create: bool) -> Path:
     require_type(path, str | Path, "the ledger", "give its path")
     try:
         place = Path(path).resolve()
-        # First the seal, then the file: it is there before a seal says so.
+        # First the seal, then the file: the file exists before a seal names it.
         seal = read_seal(place)
         if place.is_file():
             return place

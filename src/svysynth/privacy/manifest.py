@@ -1,7 +1,7 @@
 """Manifest: what a release says of itself, for machines. docs/manifest.schema.json is its published JSON schema.
 
 It holds public facts only: the promise, the public part of the spec, versions, checksums and the ledger's entry. With
-it and the synthetic files anyone can make the tables again (`verification.py` does).
+it and the other public files anyone can make the tables again, where the mechanism allows it (`verification.py` does).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class SurveyFacts(_Part):
     where: str | None
     """The condition that says which records take part; None where all do."""
     universe: tuple[str, ...]
-    """Columns that it may look at besides those that are published."""
+    """Columns that this condition may use besides those that are published."""
     levels: dict[str, tuple[str, ...]]
     population_total: float | None
     records: int
-    """How many there are; where whole records are protected, with noise."""
+    """The number of records; where whole records are protected, with noise."""
 
 
 def _released_mechanism(name: str) -> str:
@@ -98,7 +98,7 @@ class LedgerEntry(_Part):
 
 
 class Manifest(_Part):
-    """The whole."""
+    """What a release says of itself: every field of manifest.json."""
 
     format: Literal[3]
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]

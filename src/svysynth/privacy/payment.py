@@ -1,7 +1,7 @@
-"""Payment: how a run meets its ledger. What is due is checked first, then charged; what was refused is recorded.
+"""Payment: how a run uses its ledger. The budget is checked first, then charged; a refusal is recorded.
 
-A run looks for releases beside its own folder: a ledger that lacks the entry of one of them was put back from a copy,
-and is charged no more.
+A run also looks for releases beside its own folder. A ledger that lacks the entry of one of them was put back from an
+older copy, and is not charged.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def pay(privacy: PrivacySpec, folder: Path, survey: Survey, guarantee: Guarantee
 
 
 def budget_after(paid: Charge) -> BudgetState:
-    """Where the budget stands that was charged."""
+    """The state of the budget that was charged."""
     states = show(paid.ledger)
     return next(state for state in states if (state.name, state.accounting) == (paid.budget, paid.accounting))
 
 
 @contextlib.contextmanager
 def refusals_recorded(privacy: PrivacySpec, folder: Path, paid: list[Charge]) -> Iterator[None]:
-    """Record in the ledger what is refused in this block, which looks at confidential data, while nothing is paid.
+    """Record in the ledger a refusal in this block, which looks at confidential data, if nothing was charged before.
 
-    A refusal depends on the data, and whoever sees it learns something: the record is there for who reviews releases.
-    It names the place and nothing else. Files that cannot be read or written are no such refusal.
+    A refusal depends on the data, and whoever sees it learns something. The record is for those who review releases. It
+    names the place and nothing else. Files that cannot be read or written are not recorded.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def refusals_recorded(privacy: PrivacySpec, folder: Path, paid: list[Charge]) ->
 
 
 def _verify_beside(ledger: Path, folder: Path) -> None:
-    """Stop where a release beside this one was charged to this ledger, and the ledger does not know it."""
+    """Stop where a release beside this one was charged to this ledger, but the ledger lacks its entry."""
     seal = read_seal(ledger.resolve())
     found = []
     for path in _anchor_files(folder):

@@ -1,9 +1,9 @@
 """Public constants for the guarantee `global`: proposed from published figures or a public file, with their reasons.
 
-Such a release needs bounds of outcome and weight, and a stand-in of the survey needs a guess of their spreads within
-cells (`[privacy.bounds]` and `[standin]` in the spec). All of them have to be public knowledge: taken from the
-confidential sample they would be a release that nothing has paid for (docs/constants.md). Outcomes are taken to be
-lognormal, or normal where `transform` is `identity`, and weights lognormal.
+A release with this guarantee needs bounds of outcome and weight, and a stand-in of the survey needs a guess of their
+spreads within cells (`[privacy.bounds]` and `[standin]` in the spec). All of them have to be public knowledge: taken
+from the confidential sample they would be an uncharged release (docs/constants.md). Outcomes are taken to be lognormal,
+or normal where `transform` is `identity`, and weights lognormal.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from svysynth.core.transforms import Transform
 PUBLISHED = "From published figures. Never take them from the confidential file."
 PUBLIC_FILE = "From a public file. Never use the confidential file, nor anything made from it."
 REACH = 4.0
-"""Bounds lie so many spreads from the middle: 1 record in 16,000 lies outside."""
+"""Bounds lie this many spreads from the middle: 1 record in 16,000 lies outside."""
 REACH_OF_EXTREMES = 3.0
-"""The smallest and the largest plausible weight are taken to lie so many spreads from the middle."""
+"""The smallest and the largest plausible weight are taken to lie this many spreads from the middle."""
 USUAL_WEIGHT_SPREAD = 0.5
 LEAST_SPREAD, MOST_SPREAD = 1e-3, 4.0
-"""Of a logarithm: below, all records are alike; above, quartiles are further apart than 1 to 200."""
+"""Accepted spreads of a logarithm. Below, all records are alike; above, quartiles are further apart than 1 to 200."""
 LARGEST = 1e40
 MOST_RECORDS = 10**12
 DISAGREEMENT = 1.25
@@ -66,21 +66,21 @@ class Published:
 
 @dataclass(frozen=True)
 class Law:
-    """A normal law of all records on the scale of a transform: what clamping to bounds is judged by."""
+    """A normal distribution of all records on the scale of a transform, by which the effect of bounds is judged."""
 
     middle: float
     spread: float
     transform: Transform
 
     def at(self, units: float) -> float:
-        """The value so many spreads from the middle, on the scale of the tables."""
+        """The value this many spreads from the middle, on the scale of the tables."""
         value = self.middle + units * self.spread
         return math.exp(value) if self.transform == "log" else value
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Proposed constants: what goes into the spec, why, and the laws behind them."""
+    """Proposed constants: what goes into the spec, why, and the distributions behind them."""
 
     bounds: BoundsSpec
     standin: StandInSpec
@@ -115,7 +115,7 @@ class Proposal:
 
 
 def from_published(published: Published, transform: Transform = "log") -> Proposal:
-    """Constants from published figures; what is missing or contradicts itself is named."""
+    """Constants from published figures; missing or contradictory figures are an error or a note."""
     refuse_odd_figures(published, transform)
     outcome, how, notes = _outcome_law(published, transform)
     weight, how_weight, how_middle = _weight_law(published)
@@ -133,7 +133,7 @@ def from_published(published: Published, transform: Transform = "log") -> Propos
         "spread": f"spread of {scale_of(transform)}, {how[1]}{_left(published.explained)}",
         "weight_spread": f"spread of log weight, {how_weight}{_left(published.weight_explained)}",
         "correlation": f"of {scale_of(transform)} and log weight: "
-        + ("a guess that was given" if published.correlation else "none given, so none"),
+        + ("a guess that was given" if published.correlation else "not given, taken as 0"),
     }
     spreads = (
         outcome.spread * math.sqrt(1 - published.explained),
@@ -145,7 +145,7 @@ def from_published(published: Published, transform: Transform = "log") -> Propos
 
 
 def _outcome_law(published: Published, transform: Transform) -> tuple[Law, tuple[str, str], tuple[str, ...]]:
-    """The law, how its middle and its spread were found, and what is to be remarked."""
+    """The distribution of the outcome, how its middle and its spread were found, and notes."""
     scaled: Callable[[float], float] = math.log if transform == "log" else float
     ways = _spreads(published, transform, scaled)
     if not ways:
@@ -156,7 +156,7 @@ def _outcome_law(published: Published, transform: Transform) -> tuple[Law, tuple
         require_sensible(spread, "the outcome's spread")
     notes = tuple(
         f"The {other} would give a spread of {value:.2g}, not {spread:.2g}: no "
-        f"{'lognormal' if transform == 'log' else 'normal'} law has all these figures. Choose bounds on the wide side."
+        f"{'lognormal' if transform == 'log' else 'normal'} distribution has all these figures. Choose wide bounds."
         for other, value in ways.items()
         if max(value, spread) > DISAGREEMENT * min(value, spread)
     )
@@ -193,7 +193,7 @@ def _spreads(published: Published, transform: Transform, scaled: Callable[[float
 
 
 def _weight_law(published: Published) -> tuple[Law, str, str]:
-    """The law of all weights, how its spread was found, and how its middle."""
+    """The distribution of all weights, how its spread was found, and how its middle was found."""
     if published.weight_cv is not None:
         spread, how = _of_cv(published.weight_cv), "from the weights' CV"
     elif published.design_effect is not None:
@@ -214,7 +214,7 @@ def _weight_law(published: Published) -> tuple[Law, str, str]:
 
 
 def refuse_odd_figures(published: Published, transform: Transform) -> None:
-    """Numbers that are not finite, not positive where they must be, in the wrong order, or out of their range."""
+    """Refuse numbers that are not finite, not positive where they must be, in the wrong order, or out of range."""
     positive = {"sd", "cv", "weight_cv", "population", "weight_range"}
     positive |= {"mean", "median", "quartiles", "deciles", "range"} if transform == "log" else set()
     for name, value in vars(published).items():
@@ -256,7 +256,7 @@ def require_sensible(spread: float, place: str) -> None:
     if not LEAST_SPREAD <= spread <= MOST_SPREAD:
         problem = f"is not between {LEAST_SPREAD:g} and {MOST_SPREAD:g} on the scale of logarithms"
         raise bad_figure(
-            place, problem, "check the figures; where the outcome is not like this, use --transform identity"
+            place, problem, "check the figures; if the outcome is far from lognormal, use --transform identity"
         )
 
 
@@ -297,7 +297,7 @@ def propose(
 
 
 def load_unfinished(path: Path) -> Spec:
-    """A spec that may lack the very constants that are looked for; placeholders then stand in for them."""
+    """A spec that may lack the public constants; placeholders then stand in for them."""
     try:
         return load_spec(path)
     except SurveyError as error:

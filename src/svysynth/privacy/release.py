@@ -1,8 +1,8 @@
-"""Release: what may be published. It cannot be made without a charge, and is all that the public writers accept.
+"""Release: what may be published. It cannot be made without a charge, and the public files are made from it alone.
 
 Everything in it is made from synthetic surveys or noisy sums and from public facts. Numbers are rounded to a stated
-grid, so that no digit says more than was paid for: the tables are computed from the rounded microdata, and can be
-computed again from them by anyone.
+number of digits, so that no digit says more than was paid for. Tables from synthetic data are computed from the rounded
+microdata or from public draws, so that anyone can compute them again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NotCharged:
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """Tables, the synthetic files they were made from, and what is promised about both."""
+    """Tables, synthetic files where there are any, and what is promised about both."""
 
     charge: Charge | NotCharged
     guarantee: Guarantee
@@ -57,7 +57,7 @@ class Release:
     records: int
     tables: pl.DataFrame
     microdata: tuple[Survey, ...] = ()
-    """The synthetic surveys, on the grid of what is published."""
+    """The synthetic surveys, rounded as they are published."""
     notes: tuple[str, ...] = ()
     attachments: Mapping[str, bytes] = field(default_factory=dict)
     """Further public files that the mechanism gives out, by name."""
@@ -80,7 +80,7 @@ class Release:
         return f"Release of {shown(self.title)}: {self._contents}; {_paid(self.charge)}"
 
     def _repr_html_(self) -> Html:
-        """What is promised, what was charged, and the tables; of a run with a seed no number."""
+        """What is promised, what was charged, and the tables; for a run with a seed no numbers are shown."""
         if isinstance(self.charge, NotCharged):
             facts = {"not charged to a budget": self._contents}
             return card(f"Trial run: {self.title}", warning=NOT_FOR_RELEASE, facts=facts)
@@ -110,7 +110,7 @@ class Release:
         return self.charge.anchor if isinstance(self.charge, Charge) else None
 
     def file_name(self, name: str) -> str:
-        """What a public file is called: a run with a seed has its stamp in every name."""
+        """The name of a public file; with a seed, every name begins with a stamp."""
         return f"{STAMP}{name}" if self.seeded else name
 
     @property
@@ -120,7 +120,7 @@ class Release:
 
     @cached_property
     def previews(self) -> tuple[pl.DataFrame, ...]:
-        """Each synthetic file as it is published; of a large one, rows from all over it."""
+        """Each synthetic file as it is published; of a large file, evenly spaced rows."""
         return tuple(_preview(survey) for survey in self.microdata)
 
     @property
@@ -130,7 +130,7 @@ class Release:
 
     @property
     def requested_tables(self) -> tuple[TableSpec, ...]:
-        """The tables it has."""
+        """The tables that the spec asks for."""
         return self.spec.requested_tables
 
 
@@ -141,18 +141,18 @@ def _paid(charge: Charge) -> str:
 
 
 def rounded(frame: pl.DataFrame, digits: int) -> pl.DataFrame:
-    """Every number to so many significant digits."""
+    """The frame with every number rounded to this many significant digits."""
     numbers = [name for name, dtype in frame.schema.items() if dtype.is_float() and name not in COUNTS]
     return frame.with_columns(pl.col(numbers).round_sig_figs(digits))
 
 
 def endings(records: int) -> tuple[str, ...]:
-    """The formats of synthetic files with so many records; beyond some number text would serve nobody."""
+    """The formats of synthetic files with this many records; large files are not written as text."""
     return ("parquet", "csv") if records <= MOST_RECORDS_AS_TEXT else ("parquet",)
 
 
 def microdata(survey: Survey, start: int, stop: int) -> pl.DataFrame:
-    """Some rows of a synthetic survey as they are published: labels as text, and ids that say nothing."""
+    """Rows of a synthetic survey as they are published: labels as text, and ids that are row numbers."""
     return as_published(survey.rows(start, stop).frame, start)
 
 
@@ -162,13 +162,13 @@ def _preview(survey: Survey) -> pl.DataFrame:
 
 
 def as_published(frame: pl.DataFrame, start: int) -> pl.DataFrame:
-    """Rows of a synthetic survey, of which the first has so many before it, with labels as text and with ids."""
+    """Rows of a synthetic survey with labels as text, and with ids that begin at `start` + 1."""
     labels = [name for name, dtype in frame.schema.items() if not dtype.is_float()]
     return frame.with_columns(pl.col(labels).cast(pl.String)).with_row_index("id", offset=start + 1)
 
 
 def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Sequence[str]]) -> Survey:
-    """The survey that a published synthetic file holds, for making tables from it again."""
+    """The survey in a published synthetic file, to make tables from it again."""
     strata = spec.survey.strata
     columns = dict(levels)
     if strata and strata not in columns:

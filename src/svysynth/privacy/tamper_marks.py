@@ -1,8 +1,9 @@
-"""Anchors: small files that outlive a ledger's database and show when it was cut short, replaced or put back.
+"""Anchors and seals: small files beside a ledger and its releases that show when the ledger was tampered with.
 
-An `Anchor` names one entry of one ledger and goes out beside the release that was charged there. The `Seal` is the file
-beside the ledger itself. It holds the latest entry and a digest of the whole database, and, while an entry is being
-added, that entry's hash as well; `ledger.py` says why these are enough.
+They show that a ledger was cut short, replaced or put back from an older copy. An `Anchor` names one entry of one
+ledger and lies beside the release that was charged there. The `Seal` is the file beside the ledger itself, whose name
+ends in `.anchor`. It holds the latest entry and a digest of the whole database, and, while an entry is being added, the
+hash of this entry as well; `ledger_file.py` says why these are enough.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What goes out and what does not: folders, reports, verdict, verification."""
+"""The public and the internal folder of a release, its reports, its verdict and its verification."""

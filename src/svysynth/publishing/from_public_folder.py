@@ -1,7 +1,8 @@
 """Post-processing: further synthetic files and other tables from a release's public folder, for anybody who has it.
 
-What a release from noisy sums published holds all that was measured, so that whatever is made from it costs nothing: no
-ledger is asked, nothing is charged, and the promise covers it. Other releases have no more to give.
+The public folder of a release from noisy sums holds everything that was measured. Whatever is made from it costs no ε:
+no ledger is consulted, nothing is charged, and the promise of the release covers it. Releases of other mechanisms do
+not allow this.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from svysynth.privacy.manifest import Manifest
 from svysynth.publishing.verification import STRANGE, open_release
 
 UNCHARGED = (
-    "Made from the public files alone: uncharged post-processing of the release, which its promise covers. It is no "
-    "part of the release, and its producer has not seen it."
+    "Made from the public files alone. This is uncharged post-processing of the release, covered by the promise of the "
+    "release. It is not part of the release, and the producer of the release has not seen it."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class More:
-    """What else a release can give, at no cost."""
+    """The further synthetic files and tables of a release, at no privacy cost."""
 
     manifest: Manifest
     source: Further
@@ -40,7 +41,7 @@ class More:
         return f"More of a release of {self.manifest.created}: {self.left:,} further synthetic files, and any table"
 
     def _repr_html_(self) -> Html:
-        """What there is still to be had, and the promise that covers it."""
+        """What can still be made, and the promise that covers it."""
         facts = {"further synthetic files": f"{self.left:,}, by synthetic(files) or write_files(files, folder)"}
         facts |= {"tables": f"any by {', '.join(self.manifest.survey.public)}, by tabulate(by, statistics)"}
         sentences = (UNCHARGED, *self.manifest.statement)
@@ -54,7 +55,7 @@ class More:
     def tabulate(
         self, by: str | Sequence[str], statistics: Statistic | Sequence[Statistic] = ("count", "mean")
     ) -> pl.DataFrame:
-        """One table with all its margins, as if the release had it."""
+        """One table with all its margins, as if the release contained it."""
         return self.source.tabulate_all([make_table(by, statistics)])
 
     def synthetic(self, files: int) -> Synthetic:
@@ -62,7 +63,7 @@ class More:
         return replace(self.source.synthetic(files), standing="post-processing")
 
     def write_files(self, files: int, folder: str | Path) -> list[Path]:
-        """Further synthetic files into a new folder, numbered on from those of the release; their paths."""
+        """Write further synthetic files to a new folder, numbered after those of the release; return their paths."""
         folder = Path(folder)
         refuse_existing(folder)
 
@@ -88,7 +89,7 @@ def more(release: str | Path) -> More:
     except STRANGE:
         raise wrong("has public files that do not belong to its manifest") from None
     if source is None:
-        problem = f"is of a kind that has no more to give ({mechanism.title(manifest.privacy.mechanism)})"
-        remedy = "tables of its own files can be made as its report says; more than that is a new release, and costs ε"
+        problem = f"is of a kind that allows no further files ({mechanism.title(manifest.privacy.mechanism)})"
+        remedy = "make tables from its own files as its report says; anything else needs a new release, which costs ε"
         raise SurveyError("file", "the release", problem, remedy)
     return More(manifest, source)

@@ -1,4 +1,4 @@
-"""The internal folder of a release: how it went, beside the confidential data. It is confidential."""
+"""The internal folder of a release: evidence for disclosure review. It is confidential: do not share it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def write_internal(
 
 
 def warnings_of(release: Release) -> tuple[str, ...]:
-    """What who made a release ought to know, and the public must not."""
+    """Warnings for the producer of a release, which are not for the public."""
     others = release.charge.also_charged if isinstance(release.charge, Charge) else ()
     return tuple(
-        f"The same data were charged to budget '{name}' too. One population has one budget: its ε adds up over both."
+        f"The same data were charged to budget '{name}' too. One population has one budget: the ε of both adds up."
         for name in others
     )

@@ -1,7 +1,7 @@
 """Look-alikes: how often an extreme record of the sample has a synthetic record that looks like it. For internal use.
 
-The records with the largest outcomes and weights of their cell are the easiest to recognise. Chance alone gives them
-look-alikes; the extremes of the other synthetic files, which are nobody's, say how many.
+The records with the largest outcomes and weights of their cell are the easiest to recognise. Some of them have
+look-alikes by chance alone. The extreme records of the other synthetic files, which are nobody's, show how many.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from svysynth.survey.survey import Survey
 EXTREMES = 3
 """How many records of a cell count as extreme, by outcome and by weight."""
 NEAR = 0.01
-"""Two values this fraction apart look alike."""
+"""Two values that differ by no more than this fraction look alike."""
 
 
 @outlined
@@ -28,13 +28,13 @@ class LookAlikes:
     """How often an extreme record has a synthetic record that looks like it."""
 
     records: int
-    """Extreme records of the confidential sample."""
+    """The number of extreme records in the confidential sample."""
     in_any: int
-    """Those with a look-alike in any synthetic file."""
+    """The number of them with a look-alike in at least one synthetic file."""
     share: float
-    """Those with a look-alike in a synthetic file, on average over the files."""
+    """The share of them with a look-alike in one synthetic file, averaged over the files."""
     expected: float | None
-    """The same for the extreme records of the other synthetic files, which are nobody's; None with one file."""
+    """This share for the extreme records of the other synthetic files: what chance gives. None with one file."""
 
 
 @outlined

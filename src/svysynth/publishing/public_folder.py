@@ -1,7 +1,7 @@
-"""Publish: the public folder of a release. Its functions accept a `Release` and nothing else.
+"""The public folder of a release: it is made from a `Release` and nothing else.
 
-The files' metadata say nothing: no times but the day, no names, no row order. `SHA256SUMS` covers every file, the
-manifest too, so that one changed byte anywhere is noticed.
+The files reveal nothing by their metadata: the day is the only time, there are no names, and the order of rows has no
+meaning. `SHA256SUMS` covers every file, the manifest too, so that one changed byte anywhere is noticed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from svysynth.survey.files import write_frame, write_parts
 
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 PACKAGES = ("svysynth", "numpy", "polars", "scipy")
-"""Whose versions every manifest states."""
+"""The packages whose versions every manifest states."""
 
 
 def publish(release: Release, folder: Path) -> Path:
-    """Fill an empty folder with the public files of a release; the path of its manifest."""
+    """Fill an empty folder with the public files of a release; return the path of the manifest."""
     if not isinstance(release, Release):
         raise TypeError("only a Release can be published")
 

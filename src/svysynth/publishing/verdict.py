@@ -1,8 +1,9 @@
 """The verdict on a finished release: publish, look closer or do not publish, with reasons. For internal use.
 
-It puts the released tables beside the direct ones and adds what `suitability.py` found, the draws' diagnostics and the
-state of the budget. It comes after the charge and changes nothing of what was made. Under a global guarantee it is
-advice: whether somebody publishes because of it is a use of the confidential data that ε does not cover.
+The verdict compares the released tables with the direct ones and adds what `suitability.py` found, the draws'
+diagnostics and the state of the budget. It comes after the charge and changes nothing in the release. Under a global
+guarantee it is advice. A decision to publish or not that follows the verdict is a use of the confidential data that ε
+does not cover.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from svysynth.survey.survey import Survey
 Level = Literal["publish", "look closer", "do not publish"]
 LEVELS: tuple[Level, ...] = ("publish", "look closer", "do not publish")
 OUTSIDE = 0.2, 0.5
-"""Shares of direct estimates outside the released intervals, from which on to look closer, and not to publish."""
+"""Shares of direct estimates outside the released intervals: above the first look closer, the second do not publish."""
 OVERLAP = 0.5, 0.25
-"""Median overlaps of released and direct intervals below which the same holds."""
+"""Median overlaps of released and direct intervals: below the first look closer, the second do not publish."""
 SMALLER = 0.7, 0.4
-"""And median ratios of released to direct standard errors."""
+"""Median ratios of released to direct standard errors: below the first look closer, the second do not publish."""
 WHOLE_OFF = 3.0
-"""Direct standard errors between released and direct figures of the whole file, beyond which not to publish."""
+"""Differences of figures of the whole file, in direct standard errors: above this do not publish."""
 MUCH = 0.1
-"""A part of the direct figure of the whole file by which no release should be off, whatever the standard errors."""
+"""Differences as a part of the direct figure of the whole file: above this do not publish, whatever the errors."""
 OWN_ERRORS = 3.5
-"""Released standard errors between the two, beyond which a cell is named: chance and noise do that to one in 10⁴."""
+"""Differences in released standard errors: above this a cell is named. Chance and noise do that to one in 2,000."""
 MANY_CELLS = 0.1
-"""A share of all figures that must not be far off."""
+"""The share of figures far from the direct ones above which not to publish."""
 BEYOND = 0.005
-"""A share of synthetic outcomes of a sign that no respondent's has."""
+"""The share of negative synthetic outcomes that is reported, if no respondent's outcome is negative."""
 FEWEST_DEGREES = 5
 MOST_OF_BUDGET = 0.5
-"""A share of the budget that is worth a word."""
+"""The share of the budget above which the verdict mentions it."""
 
 
 @outlined
@@ -61,7 +62,7 @@ class Reason:
 @outlined
 @dataclass(frozen=True)
 class ReleaseVerdict:
-    """What the reviewer reads first."""
+    """The verdict with its reasons, which the reviewer reads first."""
 
     reasons: tuple[Reason, ...]
 
@@ -83,7 +84,7 @@ def judge_release(
     budget: BudgetState | None,
     others: Sequence[Reason] = (),
 ) -> ReleaseVerdict:
-    """The verdict from `beside`, what was found before, what the diagnostics complain of, and the budget."""
+    """The verdict from the comparison of `beside`, earlier findings, complaints of the diagnostics, and the budget."""
     reasons = [
         *others,
         *(Reason("do not publish" if finding.stops else "look closer", finding.line()) for finding in findings),
@@ -96,10 +97,10 @@ def judge_release(
 
 
 def beside(released: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
-    """Released and direct figures of every cell, with the ratio of RMSE to the direct error and the overlap.
+    """Released and direct figures of every cell, the ratio of RMSE to the direct standard error, and the overlap.
 
-    `off` is the difference in direct standard errors, `se_ratio` the released over the direct error; all are null where
-    the direct estimate has no error.
+    `off` is the difference in direct standard errors, `se_ratio` the released divided by the direct standard error. All
+    are null where the direct estimate has no standard error.
     """
     keys = released.columns[: released.columns.index("estimate")]
     measures = ["estimate", "se", "lower", "upper"]
@@ -122,7 +123,7 @@ def beside(released: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
 
 
 def beyond_the_data(survey: Survey, synthetic: Sequence[Survey]) -> list[Reason]:
-    """Synthetic outcomes that are negative although no respondent's is: readers would see what cannot be."""
+    """Synthetic outcomes that are negative although no respondent's outcome is: readers would see impossible values."""
     if not synthetic or survey.transform == "log":
         return []
     if min(map_blocks(survey.engine, _Least(survey.outcome_values), len(survey))) < 0:
@@ -131,7 +132,7 @@ def beyond_the_data(survey: Survey, synthetic: Sequence[Survey]) -> list[Reason]
     share = sum(map_blocks(first.engine, _Negative(first.outcome_values), len(first))) / len(first)
     if share <= BEYOND:
         return []
-    text = f"More than {BEYOND:.1%} of the synthetic outcomes are negative, and no respondent's is."
+    text = f"More than {BEYOND:.1%} of the synthetic outcomes are negative, although no respondent's outcome is."
     return [Reason("look closer", text)]
 
 
@@ -161,7 +162,9 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     known = compared.filter(pl.col("off").is_not_null())
     for (statistic,), rows in known.group_by("statistic", maintain_order=True):
         yield from _of_statistic(f"{statistic}s", rows)
-    judged = compared.filter(pl.col("off").is_not_null() | (pl.col("estimate_direct") != 0))  # or known without error
+    judged = compared.filter(
+        pl.col("off").is_not_null() | (pl.col("estimate_direct") != 0)
+    )  # or known without sampling error
     labels = judged.columns[2 : judged.columns.index("estimate")]
     part = (pl.col("estimate") / pl.col("estimate_direct") - 1).abs()
     outside = ~pl.col("estimate_direct").is_between(pl.col("lower"), pl.col("upper"))
@@ -169,7 +172,7 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     file = judged.filter(whole & outside & (part > WORTH))
     wrong = (pl.col("off").abs() > WHOLE_OFF).fill_null(value=False) | (part > MUCH)
     for row in file.filter(wrong).iter_rows(named=True):
-        yield Reason("do not publish", f"The {row['statistic']} of the whole file is far off the direct one.")
+        yield Reason("do not publish", f"The {row['statistic']} of the whole file is far from the direct estimate.")
     own = (pl.col("estimate") - pl.col("estimate_direct")).abs() / pl.col("se")
     far = (pl.col("off").abs() > FAR_OFF).fill_null(value=False)
     cells = judged.filter(~whole & outside & (far | (own > OWN_ERRORS)) & (part > WORTH))
@@ -178,7 +181,7 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
         more = f" and {cells.height - 3} more" if cells.height > 3 else ""
         many = cells.filter(far).height > MANY_CELLS * known.height
         level: Level = "do not publish" if many else "look closer"
-        yield Reason(level, f"Far off the direct estimate, which lies outside the interval: {named}{more}.")
+        yield Reason(level, f"Far from the direct estimate, which lies outside the released interval: {named}{more}.")
 
 
 def _named(row: dict[str, Any], labels: Sequence[str]) -> str:
@@ -197,7 +200,7 @@ def _of_statistic(name: str, rows: pl.DataFrame) -> Iterator[Reason]:
         yield Reason(level, f"Released and direct intervals of {name} overlap by {overlap:.0%} only (median).")
     ratio = _median(rows["se_ratio"])
     if level := _below(ratio, SMALLER):
-        yield Reason(level, f"Released standard errors of {name} are {ratio:.2g} of the direct ones (median).")
+        yield Reason(level, f"Released standard errors of {name} are {ratio:.2g} times the direct ones (median).")
 
 
 def _median(values: pl.Series) -> float:
@@ -217,10 +220,10 @@ def _of_degrees(compared: pl.DataFrame) -> Iterator[Reason]:
     few = int((compared["df"] < FEWEST_DEGREES).sum())
     if few:
         text = f"{few} of {compared.height} figures have fewer than {FEWEST_DEGREES} degrees of freedom"
-        yield Reason("look closer", f"{text}: their intervals are long and say little. More synthetic files give more.")
+        yield Reason("look closer", f"{text}: their intervals are long and say little. More synthetic files help.")
 
 
 def _of_budget(budget: BudgetState | None) -> Iterator[Reason]:
     if budget is not None and budget.spent > MOST_OF_BUDGET * budget.total:
-        text = f"{budget.spent / budget.total:.0%} of the budget is spent: {epsilon_text(budget.left)} is left"
+        text = f"{budget.spent / budget.total:.0%} of the budget is spent: ε = {epsilon_text(budget.left)} is left"
         yield Reason("look closer", f"{text} for all later releases.")

@@ -1,9 +1,9 @@
-"""Verification of a release that is going out: checksums, manifest, tables made again, and the ledger's entry.
+"""Verification of a release before it is published: checksums, manifest, tables made again, and the ledger's entry.
 
 A folder passes if its manifest is the one that was bound to its charge when it was written: one changed byte in any
-public file, signed again or not, is refused. The ledger is named by who asks, never by the folder under test, whose
-author may have a ledger of their own. Whoever has no ledger can check that the files agree with one another
-(`files_only`), and not that the folder is the one that was paid for; `Verified.ledger` says which was done.
+public file is refused, also if the checksums were made again. The caller names the ledger, never the folder under test:
+whoever forged a folder may have a ledger of their own. Without a ledger one can check that the files agree with one
+another (`files_only`), but not that the folder is the one that was paid for; `Verified.ledger` says which was done.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pydantic import ValidationError
 
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.notebook import Html, card
-from svysynth.core.registry import find_member
+from svysynth.core.registry import find_mechanism
 from svysynth.core.spec import load_spec
-from svysynth.mechanisms.base import load_member, mechanism_of
+from svysynth.mechanisms.base import load_mechanism, mechanism_of
 from svysynth.mechanisms.synthetic_files import AGREEMENT, read_csv, wrong
 from svysynth.privacy.accounting import millionths
 from svysynth.privacy.budgets import releases_of
@@ -39,12 +39,12 @@ from svysynth.survey.row_filter import refuse_private_filter
 NOT_AGAINST_A_LEDGER = "not checked against a ledger: nothing shows that this folder is the one that was paid for"
 ROUNDING = Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS)
 STRANGE = (*READER_ERRORS, ValidationError, LookupError, ValueError, TypeError, AssertionError)
-"""What making tables of files that do not belong together may raise."""
+"""Errors that making tables may raise if files do not belong together."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked, for the reader."""
+    """The checks that a release has passed."""
 
     manifest: Manifest
     checked: tuple[str, ...]
@@ -66,8 +66,8 @@ class Verified:
 def verify_release(folder: str | Path, ledger: str | Path | None = None, *, files_only: bool = False) -> Verified:
     """Check a release, or a public folder alone; the first thing that is wrong is an error.
 
-    `ledger` is the ledger of who asks, or a spec that names it. Without one, `files_only` checks the files against one
-    another.
+    `ledger` is the caller's own ledger, or a spec that names it. Without one, `files_only` checks that the files agree
+    with one another.
     """
     require_type(folder, str | Path, "the folder", "give the path of a release")
     require_type(ledger, str | Path | None, "the ledger", "give its path, or that of a spec that names it")
@@ -101,7 +101,7 @@ def open_release(folder: str | Path) -> tuple[Path, Manifest]:
 
 
 def _ledger_named(path: str | Path | None) -> Path | None:
-    """The ledger of who asks, which a spec may name."""
+    """The caller's own ledger, which a spec may name."""
     if path is None or Path(path).suffix != ".toml":
         return None if path is None else Path(path)
     privacy = load_spec(path).privacy
@@ -157,16 +157,16 @@ def _check_files(public: Path) -> Manifest:
 
 
 def _check_promise(manifest: Manifest) -> None:
-    """What a manifest says twice has to agree: the guarantee, its statement, the settings and the names of files."""
+    """Check that the manifest does not contradict itself: guarantee, statement, settings and names of files."""
     guarantee, privacy = manifest.guarantee, manifest.privacy
-    member = find_member(privacy.mechanism, privacy.guarantee)
+    member = find_mechanism(privacy.mechanism, privacy.guarantee)
     if (
         member is None
         or not member.makes(privacy.datasets)
-        or guarantee != load_member(member).guarantee(manifest.survey, privacy)
+        or guarantee != load_mechanism(member).guarantee(manifest.survey, privacy)
         or manifest.statement != guarantee.sentences()
         or manifest.rounding != ROUNDING
-        or set(manifest.files) != set(load_member(member).public_files(manifest))
+        or set(manifest.files) != set(load_mechanism(member).public_files(manifest))
     ):
         raise wrong("has a manifest that contradicts itself")
     _check_universe(manifest)
@@ -184,7 +184,7 @@ def _check_universe(manifest: Manifest) -> None:
 
 
 def _check_tables(public: Path, manifest: Manifest) -> list[str]:
-    """Make the tables again from what is public, where that can be done, and compare; what was done, in words."""
+    """Make the tables again from the public files, where possible, and compare; return what was done, in words."""
     source = "synthetic files"
     try:
         remade = mechanism_of(manifest.privacy).remake(public, manifest)
@@ -210,14 +210,14 @@ def _same(published: pl.Series, again: pl.Series) -> bool:
 
 
 def _check_ledger(ledger: Path, paid: Anchor, guarantee: Guarantee, manifest: str) -> Entry:
-    """The ledger has the charge that a manifest names, for what it promises, and this manifest is bound to it."""
+    """Check that the ledger has the charge that a manifest names, for its promise, and that it binds this manifest."""
     chain = verify(ledger, [paid])
     charged = chain[paid.entry - 1]
     due = guarantee.charged
     if charged.kind != "charge" or charged.accounting != guarantee.accounting:
         raise wrong("was charged for a guarantee of another kind")
     if due is None or charged.millionths != millionths(due):
-        raise wrong("was not charged what it promises")
+        raise wrong("was charged another ε than it promises")
     release = releases_of(chain).get(paid.entry)
     if release is None:
         raise wrong("names a charge that no release was written for")
@@ -227,7 +227,7 @@ def _check_ledger(ledger: Path, paid: Anchor, guarantee: Guarantee, manifest: st
 
 
 def _check_anchor(folder: Path, release: Anchor) -> None:
-    """The anchor beside a public folder is its own."""
+    """Check that the anchor beside a public folder is its own."""
     path = folder / ANCHOR
     if path.is_file() and Anchor.from_json(path.read_bytes().decode(errors="replace")) != release:
         raise wrong("has the anchor of another release beside it")

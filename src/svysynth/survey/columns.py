@@ -1,4 +1,4 @@
-"""Columns by role: raw columns of a file turned into numbers or categories, or refused with a count and no value."""
+"""Columns by role: raw columns of a file turned into numbers or categories, or refused with a count but no value."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LONGEST_NUMBER = 400
 LARGEST_MAGNITUDE = 1e60
 """Numbers beyond this would overflow once squared and summed."""
 SLICE = 2**16
-"""Records whose codes are numbered at a time, so that it takes little memory."""
+"""How many records are coded at a time, so that coding takes little memory."""
 UNANSWERED = (
-    "direct tables can leave such records out with survey.where; a release takes them all, because who answered is "
-    "confidential too, unless a column of survey.universe says who belongs"
+    "direct tables can leave such records out with survey.where; a release takes all records, because who answered is "
+    "confidential too, unless a column in survey.universe says who belongs to the population"
 )
-"""The way out for confidential columns."""
+"""The remedy for confidential columns."""
 MISSING_NUMBERS = ("", ".", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
@@ -40,13 +40,13 @@ def _require_complete(series: pl.Series) -> None:
 def refuse_missing(
     column: str, missing: int, records: int, remedy: str = "impute them, or leave such records out with survey.where"
 ) -> None:
-    """Stop where values of a column are missing."""
+    """Stop if values of a column are missing."""
     if missing:
         raise SurveyError("data", f"column '{column}'", f"{of_records(missing, records)} missing", remedy)
 
 
 def without_codes(series: pl.Series, codes: Sequence[str], file: DataFile) -> pl.Series:
-    """A column in which the declared codes for missing answers, as text or as numbers, are missing."""
+    """The column with missing values in place of the declared codes for missing answers, whether text or numbers."""
     dtype = series.dtype
     if dtype.is_nested() or dtype in (pl.Binary, pl.Object, pl.Null):
         return series
@@ -86,7 +86,7 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
 
 
 def _number_text(series: pl.Series, file: DataFile) -> pl.Series:
-    """The text of numbers, trimmed; what is too long to be a number becomes a mark that is none."""
+    """The text of numbers, trimmed; text that is too long is replaced, so that it does not count as a number."""
     series = series.set(series.str.len_bytes() > LONGEST_NUMBER, "too long")
     text = series.str.strip_chars()
     if file.decimal_comma:
@@ -95,7 +95,7 @@ def _number_text(series: pl.Series, file: DataFile) -> pl.Series:
 
 
 def guess_numbers(series: pl.Series, file: DataFile) -> pl.Series:
-    """Text that is all numbers becomes numbers, so that a condition can compare it."""
+    """Convert a text column to numbers if all its values are numbers, so that a condition can compare it."""
     if series.dtype == pl.String and file.format == "csv":
         text = _number_text(series, file)
         number = text.cast(pl.Float64, strict=False)
@@ -105,7 +105,7 @@ def guess_numbers(series: pl.Series, file: DataFile) -> pl.Series:
 
 
 def comparable(series: pl.Series, file: DataFile) -> pl.Series:
-    """A column as a condition sees it: text trimmed, or numbers where all of it is; nothing and NaN are missing."""
+    """A column as a condition sees it: trimmed text, or numbers if all of it is; blanks and NaN are missing."""
     series = guess_numbers(series, file)
     if series.dtype.is_float():
         return series.fill_nan(None)
@@ -125,7 +125,7 @@ class Keys:
 
 
 def keys(series: pl.Series) -> Keys:
-    """Number the codes of a column, in the order of their text; what cannot be told apart as text is refused."""
+    """Number the codes of a column, in the order of their text; a column that does not hold categories is refused."""
     if series.dtype.is_float():
         series = series.fill_nan(None)
     _require_complete(series)
@@ -170,8 +170,8 @@ def categories(
 ) -> tuple[pl.Series, dict[str, str]]:
     """A public column as an enumeration of labels, in the declared order or in the order of its codes.
 
-    Returned with the labels of its codes. With `other`, which is a declared code, whatever is no declared code or is
-    missing counts as that one, and nothing is refused.
+    The labels of its codes are returned too. With `other`, which is a declared code, every value that is missing or not
+    a declared code counts as that code, and nothing is refused.
     """
     if declared is not None and other is not None:
         series = _listed_or_other(series, [code_text(code) for code in declared], code_text(other))
@@ -200,13 +200,13 @@ def _listed_or_other(series: pl.Series, codes: Sequence[str], other: str) -> pl.
 
 
 def not_listed(series: pl.Series, declared: CodeLabels) -> Booleans:
-    """The records whose code is missing or not declared: those that count as another level where one is named."""
+    """The records whose code is missing or not declared: they count as the level in `survey.other`, if one is named."""
     distinct, _, unlisted = _codes_listed(series, [code_text(code) for code in declared])
     return (series.is_null() | series.is_in(distinct.filter(unlisted).implode())).fill_null(value=True).to_numpy()
 
 
 def _codes_listed(series: pl.Series, codes: Sequence[str]) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """The values that occur, each as text, and whether it is not one of the codes."""
+    """The distinct values, the same as text, and whether each is absent from the codes."""
     distinct = _distinct(series)
     if distinct.dtype.is_float():
         whole = (distinct == distinct.round()) & (distinct.abs() < 2**53)
@@ -239,7 +239,7 @@ def _require_labels(column: str, found: Keys, labels: Mapping[str, str]) -> None
             "data",
             f"column '{column}'",
             f"{of_records(bad, len(found.key))} not among those in survey.labels or survey.levels",
-            "list every code there, or name one of them in survey.other that stands for the rest",
+            "list every code there, or name one of the listed codes in survey.other to stand for the rest",
         )
 
 

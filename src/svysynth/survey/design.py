@@ -1,7 +1,7 @@
 """The sampling design: which columns describe it, and its strata and primary sampling units as integers.
 
-With clusters the primary sampling unit (PSU) is the cluster within its stratum (R's `nest = TRUE`); without, every
-record is its own. The finite population correction counts PSUs, at the first stage only.
+With clusters the primary sampling unit (PSU) is the cluster within its stratum (R's `nest = TRUE`); without
+clusters every record is a PSU. The finite population correction counts PSUs, at the first stage only.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class DesignIndex:
     stratum: Integers
     """Per record: its stratum, 0 … H−1."""
     psu: Integers | None
-    """Per record: its PSU, 0 … P−1; None when every record is its own."""
+    """Per record: its PSU, 0 … P−1; None when every record is a PSU."""
     psu_stratum: Integers
     """Per PSU: its stratum (the same array as `stratum` without clusters)."""
     psus: Integers
     """Per stratum: how many PSUs were drawn."""
     unsampled: Floats
-    """Per stratum: 1 − (PSUs drawn)/(PSUs there are); 1 without a finite population correction."""
+    """Per stratum: 1 − (PSUs drawn)/(PSUs in the population); 1 without a finite population correction."""
 
     @property
     def strata(self) -> int:
@@ -52,7 +52,7 @@ class DesignIndex:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """PSUs less strata, for the whole design, whatever the domain."""
+        """The number of PSUs minus the number of strata, for the whole design, whatever the domain."""
         return int(self.psus.sum()) - self.strata
 
     @property

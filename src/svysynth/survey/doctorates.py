@@ -1,8 +1,8 @@
 """A stand-in for the 2017 Survey of Doctorate Recipients, generated from the paper's published tables (paper §3).
 
-The public-use file cannot be shipped. The stand-in has its layout and n = 10,355 records, and is made so that the
-direct estimates of the 16 inner cells and of all margins reproduce the published Sample columns: weighted counts and
-mean salaries, and their standard errors with the field as stratum. No record in it describes a person.
+The public-use file cannot be shipped. The stand-in has that file's layout and n = 10,355 records, and is made so
+that the direct estimates of the 16 inner cells and of all margins reproduce the published Sample columns: weighted
+counts and mean salaries, and their standard errors with the field as stratum. No record in it describes a person.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def published_table(name: str) -> pl.DataFrame:
 
 
 def _generator(name: str, index: int = 0) -> np.random.Generator:
-    """A generator of its own: the stand-in hides nothing, and stays the same file whatever streams.py does."""
+    """A generator independent of streams.py: the stand-in is not confidential, and has to stay the same file."""
     words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype="<u4")
     sequence = np.random.SeedSequence(SEED, spawn_key=(*(int(word) for word in words), index))
     return np.random.Generator(np.random.PCG64DXSM(sequence))

@@ -1,8 +1,9 @@
-"""Draft: a commented spec made from a data file, with every role guessed that the file gives away.
+"""Draft: a commented spec made from a data file, with the roles that can be guessed from the file.
 
-A guess looks at the column's name (`names.py`), type and number of distinct values in the first records. No value from
-the data goes into the draft. A weight, an identifier or a sampling unit is never proposed as outcome or public column,
-and no filter is: which records take part is for somebody to decide who knows what is public.
+A guess uses the column's name (`role_names.py`), type and number of distinct values in the first records. No value from
+the data goes into the draft. A column named like a weight, an identifier or a sampling unit is never proposed as
+outcome or public column. No row filter is proposed: somebody who knows what is public has to decide which records take
+part.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ USUALLY_PUBLIC = (
     r"(^|[_. ])(sex|gender|age|region|state|province|county|district|area|urban|rural|field|industr|sector|nace|isic|"
     r"occup|isco|educ|isced|school|stype|type|size|class|kind|group)|riagendr|rb090|db040|nsdrmemtod|agecat|agegrp"
 )
-"""Names of columns that offices publish; what they contain is for somebody to decide who knows the survey."""
+"""Names of columns that statistical offices usually publish; the user has to check what they contain."""
 FEWEST_SERIAL = 50
-"""In fewer records, measurements in whole numbers may well be all different."""
+"""With fewer records, measurements in whole numbers may well be all different."""
 NEVER: tuple[Role, ...] = ("weight", "strata", "cluster", "fpc", "identifier", "code")
-"""Roles whose columns are no outcomes."""
+"""Roles whose columns are never proposed as the outcome."""
 
 
 @outlined
@@ -48,9 +49,9 @@ class _Column:
     distinct: int
     smallest: float | None
     serial: bool
-    """Whether it numbers the records: whole numbers, each once."""
+    """Whether the column numbers the records: whole numbers, each once."""
     missing: bool
-    """Whether some records have no value: it is then more likely to be an answer than a fact of the design."""
+    """Whether some records have no value: the column is then more likely an answer than a design variable."""
 
     def called(self, *roles: Role) -> bool:
         return is_called(self.name, *roles)
@@ -113,13 +114,13 @@ def _look(series: pl.Series) -> _Column:
 
 
 def _chosen(columns: list[_Column], role: Role, fits: Callable[[_Column], bool]) -> _Column | None:
-    """The column for a role: a name that a well-known file gives it before any other, else the first that fits."""
+    """The column for a role: preferably one that a well-known file gives this role, else the first that fits."""
     found = [column for column in columns if column.called(role) and fits(column)]
     return min(found, key=lambda column: rank(column.name, role), default=None)
 
 
 def _outcome(columns: list[_Column]) -> _Column | None:
-    """A column called like an amount, else the numeric column with the most distinct values."""
+    """A column whose name suggests an amount, else the numeric column with the most distinct values."""
     numeric = [column for column in columns if column.numeric and column.distinct > 2 and not column.serial]
     measured = [column for column in numeric if not column.called(*NEVER)]
     measured = [column for column in measured if column.distinct > MOST_CODES] or measured
@@ -134,7 +135,7 @@ def _can_be_public(column: _Column) -> bool:
 
 
 def _usually_public(column: _Column) -> bool:
-    """Whether a column is called like what offices publish of respondents."""
+    """Whether a column's name is one of those that statistical offices usually publish about respondents."""
     return re.search(USUALLY_PUBLIC, column.name, re.IGNORECASE) is not None
 
 
@@ -163,16 +164,16 @@ def _write(
         _setting("cluster", cluster, "the column of primary sampling units, if any"),
         *([_setting("fpc", fpc, "")] if fpc else []),
         f"public = {_list(chosen)}" if chosen else _comment('# public = ["…"]', "at least one column of categories"),
-        *([f"# further candidates, if they are public and no answers: {_list(others)}"] if others else []),
+        *([f"# further candidates, if they are public and not answers: {_list(others)}"] if others else []),
         _comment("# population_total = …", "needed: a published figure; released weights are scaled to it"),
         _comment('# where = "age_group = 40"', "which records take part: a SQL condition on public columns"),
-        _comment('# universe = ["age_group"]', "further columns it may name, where who belongs is public"),
+        _comment('# universe = ["age_group"]', "further columns that `where` may name, if membership is public"),
         _comment('# missing = ["N", "9999998"]', "codes that stand for a missing answer"),
         "",
         "[privacy]",
         _comment('mechanism = "fbs"', "fbs | fbp | laplace"),
         _comment('guarantee = "global"', "differential privacy, for every file and sample size: see docs/privacy.md"),
-        _comment("epsilon = 3", "for a changed answer; 1.5 for one that is blanked out"),
+        _comment("epsilon = 3", "privacy loss if an answer is changed; 1.5 if it is blanked out"),
         "# needed: ranges that are public knowledge, not read off the data; `svysynth constants` proposes some",
         "# bounds = { outcome = […, …], weight = […, …] }",
         "# the paper's mechanism, which is not differential privacy, needs no bounds:",
@@ -200,7 +201,7 @@ def _comment(setting: str, meaning: str) -> str:
 def _transform(outcome: _Column | None) -> str:
     if outcome is None or outcome.positive:
         return _comment('transform = "log"', "identity for an outcome that can be zero or negative")
-    return _comment('transform = "identity"', "not log: there are outcomes that have no logarithm")
+    return _comment('transform = "identity"', "not log: some outcomes are zero or negative")
 
 
 def _relative(data: Path, folder: Path) -> str:

@@ -42,7 +42,7 @@ def open_data(path: str | Path) -> DataFile:
     kind = _kind(path)
     format_ = "parquet" if kind == "folder" else FORMATS.get(path.suffix.lower())
     if format_ is None:
-        raise file_error(path, "has an ending that says nothing about its format", f"use {READABLE}")
+        raise file_error(path, "has no file extension that tells its format", f"use {READABLE}")
     if kind == "missing":
         raise file_error(path, "cannot be found", "check survey.data; a relative path starts at the spec's folder")
     if kind == "special":
@@ -78,7 +78,7 @@ def read_columns(file: DataFile, columns: Sequence[str], rows: int | None = None
 
 
 def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str, CodeLabels] | None = None) -> None:
-    """Write a frame in the format of the path's ending; the file appears complete or not at all.
+    """Write a frame in the format of the path's extension; the file appears complete or not at all.
 
     `value_labels` maps a column's codes to their labels. Stata and SPSS keep codes and labels apart; CSV and Parquet
     have no place for labels and get the frame as it is.
@@ -86,7 +86,7 @@ def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str
     path = Path(path)
     format_ = FORMATS.get(path.suffix.lower())
     if format_ not in ("csv", "parquet", "stata", "spss"):
-        raise file_error(path, "has an ending that cannot be written", "use csv, parquet, dta or sav")
+        raise file_error(path, "cannot be written with this file extension", "use csv, parquet, dta or sav")
     with appearing(path) as target:
         match format_:
             case "csv":
@@ -98,7 +98,7 @@ def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str
 
 
 def write_parts(frames: Iterable[pl.DataFrame], path: Path) -> None:
-    """Write a file whose rows come in several frames; where they do it is Parquet, and one is in memory at a time."""
+    """Write a file whose rows come in one or more frames; several make a Parquet file, with few in memory at a time."""
     first, *others = itertools.islice(frames := iter(frames), 2)
     if not others:
         write_frame(first, path)
@@ -116,7 +116,7 @@ def write_parts(frames: Iterable[pl.DataFrame], path: Path) -> None:
 
 
 def refuse_overwriting(target: Path, *sources: Path) -> None:
-    """Stop before a result takes the place of what it was made from, or joins a folder that is read as data."""
+    """Stop before a result overwrites a file that it was made from, or is added to a folder that is read as data."""
     for source in sources:
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             original, place = source.resolve(), target.resolve()
@@ -136,5 +136,5 @@ def _kind(path: Path) -> str:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """An object as indented JSON."""
+    """Write an object as indented JSON."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,6 +1,7 @@
-"""Large files: which they are, and how they are read in parts into a survey on disk.
+"""Large files: which files are large, and how they are read in parts into a survey on disk.
 
-Parquet with very many rows is read twice: first what is public, to number the groups of records, then the numbers.
+A Parquet file with very many rows is read twice: first the public columns, to number the groups of records, then the
+outcome and the weight.
 """
 
 from __future__ import annotations
@@ -44,30 +45,30 @@ from svysynth.survey.row_filter import condition_columns, parse_condition
 from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_file
 
 MOST_IN_MEMORY = 2_000_000
-"""Records of a survey that is read as a whole."""
-BLOCKS_A_READ = 20
-"""How many blocks are read from Parquet at a time: about 1.3 million records."""
+"""The most records of a survey that is read as a whole."""
+BLOCKS_A_READ = 10
+"""How many blocks are read from Parquet at a time: about 650,000 records."""
 READS_A_CORE = 2
-"""How many such pieces each core has at a time: polars waits for memory and files."""
+"""How many such pieces each core has at a time, because polars waits for memory and files."""
 MOST_BITS = 22
-"""Of a hash of public values that is looked up in a table."""
+"""The most bits of a hash of public values that is looked up in a table."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says of a disk, or a part of it, that is full."""
+"""The error numbers of a full disk and of an exhausted quota."""
 HASHES = 8
-"""Tried, before groups are joined instead."""
+"""How many hashes are tried before groups are joined instead."""
 ADDED = "added by svysynth"
-"""A column beside those of the file, last in its frame; letters are put before it where the file has that name."""
+"""The name of a column that is added after those of the file; letters are put before it if the name is taken."""
 
 
 def undivided_design(spec: Spec) -> str | None:
-    """The setting of design or estimation that is not worked on from parts, if there is one."""
+    """The setting of the design or the estimation that needs all records at once, if there is one."""
     if spec.estimation.variance != "taylor":
         return "estimation.variance"
     return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
 
 
 def is_large(spec: SurveySpec) -> bool:
-    """Whether a survey is worked on from disk: Parquet with very many rows."""
+    """Whether a survey is kept on disk: a Parquet file with very many rows."""
     file = open_data(spec.data)
     return file.format == "parquet" and count_rows(file) > MOST_IN_MEMORY
 
@@ -82,8 +83,8 @@ def with_reader(
 ) -> Result:
     """What `work` returns, given a function that reads surveys: into memory, or in parts into files.
 
-    Files are for a survey that is too large for memory or that other processes work on, unless some setting,
-    `undivided`, needs all records at once. They are in a hidden folder in `parent` while the work lasts.
+    Files are used for a survey that is too large for memory or that other processes work on, unless a setting,
+    `undivided`, needs all records at once. The files are in a hidden folder in `parent` while the work lasts.
     """
     if undivided is not None or not (engine.remote or is_large(spec)):
         return work(survey_from_file)
@@ -97,8 +98,8 @@ def _refuse_unwritable(folder: Path) -> None:
     try:
         in_hiding(folder, lambda _: None)
     except OSError:
-        problem = "cannot be written to, and large data are kept there in columns while the work lasts"
-        remedy = "go to a folder, or name one with --out, that you can write to"
+        problem = "cannot be written to, and the columns of large data are stored there during the run"
+        remedy = "change to a folder that you can write to, or name one with --out"
         raise SurveyError("file", f"folder '{folder.resolve().name}'", problem, remedy) from None
 
 
@@ -121,12 +122,12 @@ def _refuse_without_room(folder: Path, records: int, columns: int) -> None:
 
 
 def _no_room() -> SurveyError:
-    remedy = "check the free space there: some 20 bytes for each record"
+    remedy = "check the free space there: about 20 bytes for each record"
     return SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy)
 
 
 def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, ...] = ()) -> SurveyOnDisk:
-    """The survey that a spec describes, from Parquet, read twice in parts: first what is public, then the numbers.
+    """The survey that a spec describes, from Parquet, read in parts: first public columns, then the numbers.
 
     `also` names further columns of numbers to keep.
     """
@@ -158,7 +159,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
 @outlined
 @dataclass(frozen=True)
 class _Combinations:
-    """The public combinations that occur in some rows of a file, as they stand there; last, how many have each."""
+    """The combinations of public values in some rows, as stored in the file; the last column counts the records."""
 
     file: DataFile
     spec: SurveySpec
@@ -167,14 +168,14 @@ class _Combinations:
         names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
         frame = _read(self.file, self.spec, names, rows)
         added = _free_name(names)
-        # cast afterwards: within the aggregation it takes several times as long
+        # cast afterwards: a cast within the aggregation takes several times as long
         return frame.group_by(names).agg(pl.len().alias(added)).cast({added: pl.Int64})
 
 
 @outlined
 @dataclass(frozen=True)
 class _Numbers:
-    """Puts the numbers of some rows of a file, and their groups, into stored columns."""
+    """Writes the numbers of some rows of a file, and their groups, to stored columns."""
 
     file: DataFile
     spec: SurveySpec
@@ -200,10 +201,11 @@ class _Numbers:
 
 
 def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers | None:
-    """The group of every record, by its public values: looked up by a hash of these that tells all groups apart.
+    """The group of every record, looked up by a hash of its public values that differs between all groups.
 
-    Every record is in one of the groups, so that no two values can be mistaken for each other; None if one is in none.
-    Where no such hash is found, or values may be equal that are not the same, as 0.0 and −0.0, groups are joined.
+    All records belong to the groups unless the file has changed, so such a hash cannot confuse two groups; the result
+    is None if a record turns out to be in no group. If no such hash is found, or if values can be equal without being
+    identical, as 0.0 and −0.0, groups are joined.
     """
     *names, number = groups.columns
     shift = np.uint64(64 - min(2 * groups.height.bit_length() + 2, MOST_BITS))
@@ -220,7 +222,7 @@ def _group_of(frame: pl.DataFrame, groups: pl.DataFrame) -> Integers | None:
 
 
 def _free_name(taken: Sequence[str]) -> str:
-    """The name of a column that is added to others."""
+    """A name for an added column that is not among those taken."""
     name = ADDED
     while name in taken:
         name = f"x{name}"
@@ -228,7 +230,7 @@ def _free_name(taken: Sequence[str]) -> str:
 
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
-    """Some columns of those rows that the spec's condition keeps."""
+    """Some columns of the rows that the spec's condition keeps."""
     condition = condition_columns(parse_condition(spec.where))
     return records_that_take_part(read_rows(file, list(dict.fromkeys([*names, *condition])), rows), spec, file)
 
@@ -236,8 +238,8 @@ def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -
 def _number_groups(
     combinations: pl.DataFrame, file: DataFile, spec: SurveySpec
 ) -> tuple[Groups, dict[str, CodeLabels], dict[str, float], Integers]:
-    """The groups of a survey, the labels of its codes, which share of records count as another level, and the group of
-    each combination as it stands in the file."""
+    """The groups of a survey, the labels of its codes, the shares of records that count as the level in `survey.other`,
+    and the group of each combination of values in the file."""
     *names, number = combinations.columns
     records = combinations[number].to_numpy()
     for name in (name for name in names if name not in spec.other):
@@ -262,7 +264,7 @@ def _number_groups(
 
 
 def _missing(series: pl.Series) -> Booleans:
-    """Nothing, NaN and blanks."""
+    """Whether each value is missing: null, NaN or blank text."""
     if series.dtype.is_float():
         series = series.fill_nan(None)
     if series.dtype == pl.String:

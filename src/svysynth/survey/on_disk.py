@@ -1,7 +1,7 @@
-"""A survey on disk: its columns are in files, and everything goes through them a slice at a time.
+"""A survey on disk: its columns are in files, which are read a slice at a time.
 
-A record is (outcome, weight, group); what a group is, public columns and stratum, is a small table. The files are in a
-folder that only its owner can enter and that is gone when the work is done.
+A record is (outcome, weight, group); a small table has the public columns and the stratum of each group. The files are
+in a folder that only its owner can enter and that is removed when the work is done.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SurveyOnDisk(Survey):
         return Derived(partial(look_up, table=self._cell_of_group(columns)), (self.group,))
 
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
-        """The cells of some public columns that have records, and for every record the position of its own."""
+        """The cells of some public columns that have records, and for every record its cell's position among them."""
         cells, position = np.unique(self._cell_of_group(columns), return_inverse=True)
         return cells, Derived(partial(look_up, table=position), (self.group,))
 
@@ -102,12 +102,12 @@ class SurveyOnDisk(Survey):
 
 
 def sums_of_groups(group: Integers, groups: int, count: Integers) -> Integers:
-    """How many records each group has, from those of their parts."""
+    """How many records each group has, from the counts of the group's parts."""
     return np.bincount(group, count, minlength=groups).astype(np.int64)
 
 
 def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
-    """A survey that is in memory, as one whose columns are in a folder."""
+    """Write a survey that is in memory to a folder, and return it as a survey on disk."""
     cell = survey.present_cells(survey.public)[1]
     key = np.asarray(cell, np.int64)
     if survey.design.strata:
@@ -117,7 +117,7 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
         column.write(0, survey.values(name))
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, np.searchsorted(np.unique(key), key))
-    groups = replace(survey, weight_public=False).groups  # of cells and strata, as the numbers are
+    groups = replace(survey, weight_public=False).groups  # by cell and stratum, as the records' groups are
     where = engine, folder, survey.other
     return SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
 
@@ -130,7 +130,7 @@ def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str,
 def _roles_of(
     survey: Survey,
 ) -> tuple[str, Design, tuple[str, ...], Transform, float | None, Mapping[str, CodeLabels], bool]:
-    """What a survey made from another one has in common with it."""
+    """What a survey has in common with the survey that it is made from."""
     roles = survey.outcome, survey.design, survey.public, survey.transform, survey.population_total, survey.codes
     return (*roles, survey.weight_public)
 
@@ -144,7 +144,7 @@ def survey_of_columns(
 ) -> Survey:
     """A survey with the roles of another, from groups and a function that gives blocks of (group, outcome, weights).
 
-    It is on disk if the other one has a folder for that, else in memory. Its weight is the first of those named.
+    It is on disk if the other survey has a folder for that, else in memory. Its weight is the first of those named.
     """
     names, records = (like.outcome, *weights), int(groups.count.sum())
     like = replace(like, design=Design(weights[0], like.design.strata))
@@ -162,7 +162,7 @@ def survey_of_columns(
 
 @dataclass(frozen=True)
 class _Write:
-    """Puts a block's columns in their place."""
+    """Writes a block's columns to their files."""
 
     columns: tuple[Stored, ...]
     function: Callable[[slice], tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""Overview: what `svysynth check` says of a survey and its design. For internal use: it is computed from the data."""
+"""Overview: what `svysynth check` says about a survey and its design. For internal use: it comes from the data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Overview:
 
 
 def overview(survey: Survey) -> Overview:
-    """Count and compare what a reader of the design wants to see before anything is spent."""
+    """Compute the figures that a user wants to see before any budget is spent."""
     index = survey.index
     cells = 1
     for column in survey.public:
@@ -65,7 +65,7 @@ def overview(survey: Survey) -> Overview:
 
 
 def _correlation(survey: Survey) -> float | None:
-    """By blocks in their order, so that it is the same wherever the columns are."""
+    """The correlation, by blocks in their order, so that it is the same wherever the columns are stored."""
     columns, transform, size = (survey.outcome_values, survey.weights), survey.transform, len(survey)
     found = map_blocks(survey.engine, _Range(columns, transform), size)
     low, high, total = (np.array(part) for part in zip(*found, strict=True))
@@ -85,7 +85,7 @@ def _pair(columns: tuple[Column, Column], transform: Transform, piece: slice) ->
 @outlined
 @dataclass(frozen=True)
 class _Range:
-    """The smallest, the largest and the sum of either, of a block."""
+    """The minimum, the maximum and the sum of each of the two columns, in a block."""
 
     columns: tuple[Column, Column]
     transform: Transform
@@ -98,7 +98,7 @@ class _Range:
 @outlined
 @dataclass(frozen=True)
 class _Products:
-    """Sums of squares and of products about the means, of a block."""
+    """Sums of squares and of products about the means, in a block."""
 
     columns: tuple[Column, Column]
     transform: Transform
@@ -112,7 +112,7 @@ class _Products:
 @outlined
 @dataclass(frozen=True)
 class _Sizes:
-    """How many records each cell has, of a block."""
+    """How many records each cell has in a block."""
 
     cell: Column
     cells: int

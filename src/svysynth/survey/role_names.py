@@ -1,8 +1,8 @@
-"""Names: what public survey files call their weights, strata, clusters and identifiers.
+"""Role names: what public survey files call their weights, strata, clusters and identifiers.
 
-Names of well-known files are matched as a whole and come first; patterns serve all others. `drafting.py` guesses roles
-by them. A weight, an identifier or a sampling unit that is taken for an outcome or a public column could be published,
-so these lists are wide: what they leave out by mistake can be written into the draft by hand.
+`drafting.py` guesses roles by these names. Names from well-known files are matched as a whole and come first; patterns
+serve for all other names. A weight, an identifier or a sampling unit that is taken for an outcome or a public column
+could be published, so these lists are wide: a column that is excluded by mistake can be added to the draft by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 Role = Literal["weight", "strata", "cluster", "fpc", "outcome", "identifier", "code"]
 
 FEWEST_REPLICATES = 4
-"""So many numbered weights of one name are replicate weights."""
+"""This many numbered weights of one name, or more, are replicate weights."""
 KNOWN: dict[Role, tuple[str, ...]] = {
     # In the order of preference: a person's weight before a household's.
     "weight": (
@@ -68,7 +68,7 @@ KNOWN: dict[Role, tuple[str, ...]] = {
         *("DB030", "HB030", "RB030", "PB030", "RX030", "PX030", "RB040", "v002", "v003", "hv002", "hvidx", "hhid"),
         *("SEQNO", "HHX", "FMX", "FPX", "DUID", "PID", "DUPERSID", "idno", "CNTSTUID", "SSUID", "PNUM", "NEWID"),
     ),
-    # Numbers that are no measurements: places, years, factors.
+    # Numbers that are not measurements: places, years, adjustment factors.
     "code": (
         *("ST", "STATE", "PUMA", "POWPUMA", "POWSP", "COUNTY", "STATEFIP", "COUNTYFIP", "GESTFIPS", "GTCBSA", "GTCO"),
         *("_STATE", "CNTRY", "CNTRYID", "CNT", "cnum", "DIVISION", "REGION", "REGIONC", "DB040", "DB020", "RB020"),
@@ -94,7 +94,7 @@ PATTERNS: dict[Role, str] = {
 
 
 def is_called(name: str, *roles: Role) -> bool:
-    """Whether a column's name is one that any of these roles goes by."""
+    """Whether a column's name is usual for any of these roles."""
     return any(is_known(name, role) or re.search(PATTERNS[role], name, re.IGNORECASE) is not None for role in roles)
 
 
@@ -104,13 +104,13 @@ def is_known(name: str, role: Role) -> bool:
 
 
 def rank(name: str, role: Role) -> int:
-    """The place of a name among the well-known ones of a role, the most wanted first; after the last for any other."""
+    """The place of a name among the well-known names of a role, the preferred first; others come last."""
     known = [one.lower() for one in KNOWN[role]]
     return known.index(name.lower()) if name.lower() in known else len(known)
 
 
 def replicate_weights(names: Sequence[str]) -> frozenset[str]:
-    """Those among a file's columns that are replicate weights: numbered, and many of one name."""
+    """The columns that are replicate weights: numbered, and several of one name."""
     numbered = [
         name
         for name in names

@@ -1,6 +1,6 @@
-"""Roles: which columns a spec gives one, what each becomes, and which records take part; bad data are refused.
+"""Roles: which columns a spec uses, what each is converted to, and which records take part; bad data are refused.
 
-A survey that is read as a whole and one that is read in parts go through the same steps.
+The steps are the same for a survey that is read as a whole and for one that is read in parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def levels_of(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.S
 
 
 def counted_as_other(columns: Iterable[str], spec: SurveySpec) -> Iterator[tuple[str, CodeLabels]]:
-    """The columns that have a level for what is not declared, and what is."""
+    """The columns with a level in `survey.other` for undeclared codes, and the declared codes of each."""
     for name in columns:
         declared = spec.declared(name)
         if declared is not None and name in spec.other:
@@ -37,7 +37,7 @@ def counted_as_other(columns: Iterable[str], spec: SurveySpec) -> Iterator[tuple
 
 
 def design_levels(series: pl.Series, spec: SurveySpec, file: DataFile) -> pl.Series:
-    """A column of strata or clusters: by its declared levels, or by numbers."""
+    """A column of strata or clusters, as its declared levels or as numbers."""
     if spec.declared(series.name) is not None:
         return levels_of(series, spec, file)[0]
     return pl.Series(series.name, keys(series).key)
@@ -49,7 +49,7 @@ def needed_columns(spec: SurveySpec) -> list[str]:
 
 
 def records_that_take_part(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> pl.DataFrame:
-    """The records that the row filter keeps, with the declared codes for missing answers as missing."""
+    """The records that the row filter keeps, with missing values for the declared codes of missing answers."""
     if spec.missing:
         frame = frame.with_columns(without_codes(column, spec.missing, file) for column in frame.iter_columns())
     condition = parse_condition(spec.where)
@@ -57,7 +57,7 @@ def records_that_take_part(frame: pl.DataFrame, spec: SurveySpec, file: DataFile
 
 
 def require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
-    """Stop where columns are not there."""
+    """Stop if needed columns are not in the data."""
     missing = [column for column in dict.fromkeys(needed) if column not in available]
     if missing:
         hint = did_you_mean(missing[0], available)
@@ -70,13 +70,13 @@ def require_columns(needed: Sequence[str], available: Sequence[str]) -> None:
 
 
 def require_records(frame: pl.DataFrame, place: str, remedy: str) -> None:
-    """Stop where there is nobody."""
+    """Stop if there are no records."""
     if frame.height == 0:
         raise SurveyError("data", place, "there are no records", remedy)
 
 
 def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
-    """Stop where weights are not positive, or outcomes have no logarithm that need one."""
+    """Stop if weights are not positive, or if outcomes are not positive and need a logarithm."""
     weight, outcome = columns[spec.weight], columns[spec.outcome]
     bad = int((weight <= 0).sum())
     if bad:
@@ -99,6 +99,6 @@ def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
         raise SurveyError(
             "data",
             f"column '{spec.outcome}'",
-            f"{of_records(bad, len(outcome))} not positive, and have no logarithm",
+            f"{of_records(bad, len(outcome))} not positive: there is no logarithm",
             f"set survey.transform to 'identity'; {UNANSWERED}",
         )

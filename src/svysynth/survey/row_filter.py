@@ -1,7 +1,7 @@
-"""Row filter: which records take part. The row filter of a spec, parsed, applied, and refused where it would tell.
+"""Row filter: the condition in a spec that says which records take part. Here it is parsed, applied, or refused.
 
-Who belongs to a released survey is published: the filter stands in the manifest, and the number of records it leaves
-is public. It may then depend on nothing confidential, least of all on whether somebody answered.
+Who belongs to a released survey is published: the filter is in the manifest, and the number of records that it keeps is
+public. So the filter of a release may depend on nothing confidential, least of all on whether somebody answered.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ NOT_OF_THE_RECORD = {
     *("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "now", "today"),
     *("random", "rand", "uuid", "row_number", "rowid"),
 }
-"""Words whose value is the day's or chance's."""
+"""Words whose value depends on the date, on chance or on the order of the records."""
 TOKEN = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|--|/\*|\d[\w.]*|\w+|\S")
 HOW_TO_WRITE = "write it like: age_group = 40 and region <> 'N'"
 
 
 def refuse_private_filter(spec: SurveySpec) -> None:
-    """Stop a release whose row filter looks at a column that is not public. Needs no data."""
+    """Stop a release whose row filter looks at a column that is not public. This needs no data."""
     public = {*spec.public, spec.strata, *spec.universe} - {spec.outcome, spec.weight, spec.fpc}
     private = [column for column in condition_columns(parse_condition(spec.where)) if column not in public]
     if not is_plain(" ".join((spec.where or "").split())):
@@ -49,7 +49,7 @@ def refuse_private_filter(spec: SurveySpec) -> None:
     if confidential:
         raise _bad_condition(
             f"names the confidential column '{confidential[0]}'; a release cannot leave records out by it, because who "
-            "is left out would tell about it, as who answered does",
+            "is left out would reveal something about it, as who answered does",
             "name public columns only; where answers are missing, impute them beforehand",
         )
     raise _bad_condition(
@@ -74,7 +74,7 @@ def parse_condition(where: str | None) -> pl.Expr | None:
     if is_many or set(columns) - set(_identifiers(where)):  # polars takes "^…$" and * for patterns of columns
         raise _bad_condition("does not name each of its columns", HOW_TO_WRITE)
     if is_named or len(columns) > MOST_CONDITION_TERMS:
-        raise _bad_condition("has words after the condition, or too many of them", HOW_TO_WRITE)
+        raise _bad_condition("has words after the condition, or too many column names", HOW_TO_WRITE)
     return condition
 
 
@@ -84,7 +84,9 @@ def _check_words(tokens: Sequence[str]) -> None:
         if token in ("--", "/*", "$") or (following[:1] == "'" and token.lower() in ("b", "e", "n", "u", "x")):
             raise _bad_condition("has a comment, or text that is not in plain 'quotes'", HOW_TO_WRITE)
         if token.strip('"`')[:1] == "^" or token.lower() in NOT_OF_THE_RECORD:
-            raise _bad_condition("has a pattern of columns, or looks at something else than the record", HOW_TO_WRITE)
+            raise _bad_condition(
+                "has a pattern of columns, or depends on something other than the record", HOW_TO_WRITE
+            )
         called = token.strip('"`').lower() if following == "(" and re.match(r"[\w\"`]", token) else "in"
         if called in AGGREGATES:
             remedy = "compare each record with a figure of your own"
@@ -104,7 +106,7 @@ def _identifiers(where: str) -> list[str]:
 
 
 def _lists(tokens: Sequence[str]) -> Iterator[Sequence[str]]:
-    """What stands in the brackets after each `in`."""
+    """The tokens in the brackets after each `in`."""
     for place, token in enumerate(tokens[:-1]):
         if token.lower() == "in" and tokens[place + 1] == "(":
             yield list(itertools.takewhile(lambda item: item != ")", tokens[place + 2 :]))
@@ -128,7 +130,7 @@ def keep_rows(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.Dat
 
 
 def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series | None:
-    """What the condition says of every record; None where it cannot be computed."""
+    """The condition's value for every record; None if it cannot be computed."""
     try:
         with quiet():
             return frame.select(condition.alias("keep"))["keep"]
@@ -137,9 +139,9 @@ def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series | None:
 
 
 def _misfit(empty: pl.DataFrame, condition: pl.Expr) -> SurveyError:
-    """The error for a condition that does not fit its columns, with the column where it can be found.
+    """The error for a condition that does not fit its columns; it names the column at fault where that can be found.
 
-    A column is at fault if the condition can be computed once its text is taken for numbers, or its numbers for text.
+    A column is at fault if the condition can be computed once its text is taken as numbers, or its numbers as text.
     """
     for size in range(1, 1 + min(empty.width, MOST_SUSPECTS)) if _truth(empty, condition) is None else ():
         for suspects in itertools.combinations(empty.columns[:MOST_SUSPECTS], size):

@@ -1,8 +1,8 @@
-"""Survey: a sample with declared roles, checked once, so that everything after it can trust the numbers.
+"""Survey: a sample with declared roles, checked once, so that all later code can trust the numbers.
 
 A record is (outcome, weight, public columns, stratum, cluster). Outcome and weight are confidential; the public
-columns, the strata and the number of records in each cell are public. Building a survey is where bad data are refused.
-Here are what every survey can say, and the one whose columns are in memory.
+columns, the strata and the number of records in each cell are public. Bad data are refused when a survey
+is built. This file has what all surveys share, and the survey whose columns are in memory.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Groups:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Survey(ABC):
-    """A survey sample with declared roles, wherever its columns are: `SurveyInMemory`, or `SurveyOnDisk` of on_disk.py.
+    """A survey sample with declared roles: `SurveyInMemory`, or `SurveyOnDisk` of on_disk.py.
 
-    What depends on where they are is abstract here; the rest is written once, and final.
+    The methods that depend on where the columns are stored are abstract here; the others are final.
     """
 
     outcome: str
@@ -69,15 +69,15 @@ class Survey(ABC):
     transform: Transform = "log"
     population_total: float | None = None
     codes: Mapping[str, CodeLabels] = field(default_factory=dict)
-    """The codes in the file of the labels of each public column."""
+    """For each public column: the codes in the file, and their labels."""
     weight_public: bool = False
     """Whether the weights are declared public: then they are kept as they are, and the outcome alone is protected."""
     engine: Engine = LOCAL
     """The execution backend."""
     scratch: Path | None = None
-    """Where columns of the survey's length are kept that are too long for memory."""
+    """The folder for columns of the survey's length that are too long for memory."""
     other: Mapping[str, float] = field(default_factory=dict)
-    """The share of records that count as another level of a column, since their own is missing or not declared."""
+    """For each column: the share of records that count as its level in `survey.other`, being missing or undeclared."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -99,15 +99,15 @@ class Survey(ABC):
 
     @abstractmethod
     def values(self, column: str) -> Any:
-        """A column of numbers: a `Column`, and an array where the survey is in memory."""
+        """A column of numbers: a `Column`, which is an array if the survey is in memory."""
 
     @abstractmethod
     def cell_index(self, columns: Sequence[str]) -> Any:
-        """The cell of every record in the crossing of some public columns, last column fastest: a `Column` too."""
+        """The cell of every record in the crossing of some public columns, last column fastest; also a `Column`."""
 
     @abstractmethod
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
-        """The cells of some public columns that have records, and for every record the position of its own."""
+        """The cells of some public columns that have records, and for every record its cell's position among them."""
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> SurveyInMemory:
@@ -175,9 +175,9 @@ class Survey(ABC):
 
     @final
     def model_cells(self) -> tuple[Integers, Floats | None, Column]:
-        """What a row of a design matrix may depend on: the cells that have records, and each one's weight if public.
+        """What a row of the design matrix may depend on: the cells that have records, and the weight if it is public.
 
-        The third is, for every record, the position of its own.
+        A cell is repeated for each public weight in it. The third result is the position of every record among these.
         """
         cells, cell = self.present_cells(self.public)
         if not self.weight_public:
@@ -193,7 +193,7 @@ class SurveyInMemory(Survey):
     """A survey whose columns are in memory."""
 
     frame: pl.DataFrame = field(kw_only=True)
-    """The outcome and the weight as floats, the public columns as enumerations of their labels, and the design's."""
+    """The outcome and the weight as floats, the public columns as enumerations of labels, and the design columns."""
 
     def __len__(self) -> int:
         return self.frame.height
@@ -240,7 +240,7 @@ class SurveyInMemory(Survey):
         return cell
 
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
-        """The cells of some public columns that have records, and for every record the position of its own."""
+        """The cells of some public columns that have records, and for every record its cell's position among them."""
         return group_ids(self.cell_index(columns), math.prod(len(self.levels(column)) for column in columns))
 
     def rows(self, start: int, stop: int) -> SurveyInMemory:
@@ -277,11 +277,11 @@ def read_survey(
 ) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
-    The arguments are the keys of the spec's `[survey]`. Of a frame the declared columns are read; an index is not.
+    The arguments are the keys of the spec's `[survey]`. Only the columns that they name are read; an index is ignored.
     """
     in_file = isinstance(data, str | os.PathLike)
     if not in_file:
-        column_names(data)  # what is no frame is refused before anything else
+        column_names(data)  # anything that is not a frame is refused first
     settings: dict[str, Any] = {
         "data": os.fspath(data) if in_file else "frame",
         "outcome": outcome,
@@ -324,7 +324,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
     raw = {name: frame[name] for name in declared_columns(spec)}
-    del frame  # each raw column can go as soon as it has been converted
+    del frame  # each raw column can be freed as soon as it has been converted
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
     for name in (spec.outcome, spec.weight, spec.fpc):

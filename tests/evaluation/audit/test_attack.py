@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from study_of_audits import AUDITED, EPSILONS, SPEC, TIGHT, randomised_response, tight_bound
-from svysynth import pipeline
 from svysynth.cli.main import main
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit import neighbours as worlds
@@ -17,6 +16,7 @@ from svysynth.evaluation.audit.attack import attack, lower_bounds
 from svysynth.evaluation.audit.neighbours import RECORDS, audit_sampled, black_box, make_worlds, white_box
 from svysynth.mechanisms.noise import StudyNoise, contributions
 from svysynth.publishing import public_folder as publish
+from svysynth.publishing import release_folder
 
 SURE = 1 - 1e-6
 """Where the noise is the operating system's: a false alarm in a million runs."""
@@ -76,7 +76,7 @@ def quick(monkeypatch):
     And less noise drawn for the white-box attack on tables.
     """
     monkeypatch.setattr(worlds, "NOISY", 4000)
-    monkeypatch.setattr(pipeline, "write_internal", lambda *_, **__: None)
+    monkeypatch.setattr(release_folder, "write_internal", lambda *_, **__: None)
     monkeypatch.setattr(publish, "public_page", lambda *_, **__: "")
 
 

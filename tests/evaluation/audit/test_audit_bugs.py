@@ -21,6 +21,7 @@ from svysynth.mechanisms.noisy_tables import mechanism as noisy_tables
 from svysynth.mechanisms.noisy_tables import tables
 from svysynth.privacy.release import TABLE_DIGITS, NotCharged
 from svysynth.publishing import public_folder as publish
+from svysynth.publishing import release_folder
 from svysynth.survey.survey import read_survey
 
 
@@ -30,7 +31,7 @@ class Watch:
     def __init__(self, monkeypatch):
         self.alarms, self.charged = set(), False
         monkeypatch.setattr(pipeline, "NotCharged", self.charge)
-        for place, name in ((noisy_tables, "additive_tables"), (pipeline, "publish")):
+        for place, name in ((noisy_tables, "additive_tables"), (release_folder, "publish")):
             monkeypatch.setattr(place, name, getattr(self, name)(getattr(place, name)))
 
     def charge(self):
@@ -73,7 +74,7 @@ class Watch:
 
 def alarms(folder, monkeypatch, plant=None):
     """All alarms of a release of noisy tables, with a bug if one is given."""
-    monkeypatch.setattr(pipeline, "write_internal", lambda *_, **__: None)
+    monkeypatch.setattr(release_folder, "write_internal", lambda *_, **__: None)
     monkeypatch.setattr(publish, "public_page", lambda *_, **__: "")
     if plant:
         plant(monkeypatch)

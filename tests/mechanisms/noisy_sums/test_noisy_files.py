@@ -319,7 +319,7 @@ def test_a_release_has_ten_files_and_says_so(released):
     assert first.columns == ["id", "region", "sex", "area", "income", "weight"]
     assert first["weight"].sum() == pytest.approx(TOTAL, rel=1e-8)
     checked = verify_release(released.out, released.house / "s.toml").checked
-    assert "10 synthetic files, made again from draws and seed" in checked
+    assert "10 synthetic files, made again from the draws and the seed" in checked
     assert any("rows of tables, made again from 400 posterior draws" in line for line in checked)
 
 
@@ -473,7 +473,7 @@ def test_more_tables_are_those_of_the_release_or_others(released, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--files", "391"], "asks for 391, and this release has 390 left"),
+        (["--files", "391"], "391 are requested, and this release has 390 left"),
         (["--files", "0"], "ask for 1 to 390"),
         ([], "--files and --by: are both missing"),
         (["--files", "2", "--by", "sex"], "--files and --by: were both given"),
@@ -492,7 +492,7 @@ def test_more_refuses_what_has_no_more_to_give(released, tmp_path):
     spec = (released.house / "s.toml").read_text().replace('"fbs"', '"laplace"')
     (released.house / "l.toml").write_text(spec)
     svysynth.release(released.house / "l.toml", tmp_path / "laplace")
-    with pytest.raises(SurveyError, match="has no more to give"):
+    with pytest.raises(SurveyError, match="allows no further files"):
         svysynth.more(tmp_path / "laplace")
     public = copied(released, tmp_path / "public")
     (public / "draws.parquet").write_bytes(b"")

@@ -234,5 +234,5 @@ def test_constants_that_are_not_the_manifest_s_are_refused(released):
     ]
     for found, update in wrong:
         stated = manifest.model_copy(update={"privacy": manifest.privacy.model_copy(update=update)})
-        with pytest.raises(ValueError, match="not the manifest's"):
+        with pytest.raises(ValueError, match="does not belong to the manifest"):
             from_public_folder._check_measurement(found, facts, stated)

@@ -154,7 +154,7 @@ def test_sums_are_those_of_the_records():
 
 def test_whole_records_are_not_protected_with_public_weights(tmp_path):
     spec = written(tmp_path, ('guarantee = "global"', 'guarantee = "global"\nprotect = "record"'))
-    with pytest.raises(SurveyError, match="would tell who takes part"):
+    with pytest.raises(SurveyError, match="would reveal who takes part"):
         svysynth.release(spec, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -245,7 +245,7 @@ def test_measurement_weights_and_draws_come_back_from_what_is_published():
     assert not {"weight_mean", "weight_misfit", "weight_variance"} & set(pl.read_parquet(io.BytesIO(content)).columns)
     one = tables_of(drawn, measurement, facts, TABLES, DRAWN)
     assert one.equals(tables_of(read_draws(content, len(public.codes)), again, public, TABLES, DRAWN))
-    with pytest.raises(ValueError, match="not of these weights"):
+    with pytest.raises(ValueError, match="not for these weights"):
         read_measurement(text)
 
 
@@ -353,7 +353,7 @@ def released(tmp_path_factory):
 
 def test_a_release_is_verified_and_its_promise_is_about_the_outcome(released):
     checked = verify_release(released.out, released.spec).checked
-    assert "10 synthetic files, made again from draws and seed" in checked
+    assert "10 synthetic files, made again from the draws and the seed" in checked
     manifest = Manifest.model_validate_json((released.public / "manifest.json").read_text())
     assert manifest.guarantee.confidential == ("income",)
     assert "wt" in manifest.guarantee.public
@@ -406,7 +406,7 @@ def test_weights_that_are_not_the_measurements_are_refused(released, tmp_path, f
     last = pl.int_range(pl.len()) == weights.height - 1
     changed = {name: pl.when(last).then(value).otherwise(name) for name, value in FORGED[forge].items()}
     weights.with_columns(**changed).sort("group", "weight").write_parquet(public / "weights.parquet")
-    with pytest.raises(ValueError, match="not the manifest's"):
+    with pytest.raises(ValueError, match="does not belong to the manifest"):
         FromPublic.read(public, manifest)
 
 

@@ -335,12 +335,12 @@ def test_what_the_spec_has_to_say_is_asked_of_it_before_the_data_are_read(old, n
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('guarantee = "global"', 'guarantee = "asymptotic"', "'privacy.protect' can be 'record' for fbs and fbp"),
-        ('mechanism = "fbs"', 'mechanism = "laplace"', "'privacy.protect' can be 'record' for fbs and fbp"),
+        ('guarantee = "global"', 'guarantee = "asymptotic"', "'privacy.protect' can be 'record' only for fbs and fbp"),
+        ('mechanism = "fbs"', 'mechanism = "laplace"', "'privacy.protect' can be 'record' only for fbs and fbp"),
         ("[survey.levels]", "[survey.levels]\nage = ['1']", "neither one of the public columns nor the strata"),
         ("[privacy]", "[survey.other]\nsex = 'x'\n[privacy]", "'other.sex' is not one of the levels"),
         ("[privacy]", "[survey.labels.sex]\nf = 'female'\n[privacy]", "both list the levels"),
-        ('"f", "m"', '"f", "f"', "a name stands there twice"),
+        ('"f", "m"', '"f", "f"', "a name is listed twice"),
         ("[survey.levels]", "missing = ['f']\n[survey.levels]", "that 'missing' lists too"),
     ],
 )
@@ -451,7 +451,7 @@ def test_a_release_says_what_is_protected_is_charged_and_verified(tmp_path, fitt
         replace(measurement, plan=replace(measurement.plan, sizes=Fraction())),
         replace(measurement, sizes=replace(measurement.sizes, counts=measurement.sizes.counts + 3)),
     ):
-        with pytest.raises(ValueError, match="not the manifest's"):
+        with pytest.raises(ValueError, match="does not belong to the manifest"):
             from_public_folder._check_measurement(wrong, facts, manifest)
 
 

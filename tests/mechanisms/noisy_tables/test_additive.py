@@ -532,7 +532,7 @@ def test_the_statement_says_what_was_spent():
         "0 … 100",
         "5 … 20",
         "field by gender, points",
-        "add up to the whole",
+        "add up to the total ε",
     ):
         assert words in found.budget
     for use in found.uses:

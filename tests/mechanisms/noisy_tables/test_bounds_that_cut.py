@@ -38,10 +38,10 @@ def reasons(verdict, words):
 @pytest.mark.parametrize(
     ("words", "level"),
     [
-        ("privacy.bounds.outcome: more than 1% of the records lie beyond it", "look closer"),
-        ("The mean of the whole file is far off the direct one", "do not publish"),
+        ("privacy.bounds.outcome: more than 1% of the records lie beyond these bounds", "look closer"),
+        ("The mean of the whole file is far from the direct estimate", "do not publish"),
         ("direct means lie outside the released intervals", "do not publish"),
-        ("60% of the budget is spent: 40 is left for all later releases", "look closer"),
+        ("60% of the budget is spent: ε = 40 is left for all later releases", "look closer"),
     ],
     ids=["what was found before", "the whole file", "the cells", "the budget"],
 )

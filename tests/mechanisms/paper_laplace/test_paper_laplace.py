@@ -340,6 +340,6 @@ def test_it_says_that_nothing_is_promised(doctorate_survey):
     assert LABEL in result.budget
     assert "sensitivities come from the confidential data" in result.budget
     assert "no differential privacy is promised" in result.budget
-    for part in ("ε = 10.8", "16 uses", "0.675 per point", "0.0675 per replicate", "of 10"):
+    for part in ("ε = 10.8", "16 uses", "0.675 per point", "0.0675 for each of 10 replicate"):
         assert part in result.budget
     assert LABEL in svysynth.mechanisms.paper_laplace.tables.__doc__

@@ -1,4 +1,4 @@
-"""The Laplace comparison on the stand-in beside the paper's printed columns: bench/study_of_laplace_tables.py."""
+"""Compares Laplace noise on the stand-in with the paper's printed columns: bench/study_of_laplace_tables.py."""
 
 import numpy as np
 import polars as pl

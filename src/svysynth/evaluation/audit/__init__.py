@@ -1,1 +1,1 @@
-"""Audits that try to break every claim."""
+"""Audits that try to refute every privacy claim."""

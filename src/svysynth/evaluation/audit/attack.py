@@ -1,13 +1,14 @@
-"""An attack: what samples from two worlds prove about ε, whatever the mechanism.
+"""An attack: what samples of results from two neighbouring data sets prove about ε, whatever the mechanism.
 
-One half of the samples chooses an event, i.e. a statistic, a threshold, a side of it and the world in which it is the
-more frequent. The other half counts it: with Clopper and Pearson's limits for both probabilities, each at half of what
-the confidence leaves,
+The two data sets are called worlds. One half of the samples chooses an event, i.e. a statistic, a threshold, a side of
+it and the world in which the event is more frequent. The other half counts the event. With Clopper-Pearson limits for
+both probabilities, each at half of one minus the confidence,
 
     ε ≥ log((lower limit in the one world − δ) / upper limit in the other).
 
-The bound is wrong with no more than that probability, however the event was chosen. A bound above what is promised
-refutes the promise; one below it proves nothing, and is only as sharp as the attack and the number of samples.
+The probability that the bound is wrong is at most one minus the confidence, however the event was chosen. A bound above
+the promised ε refutes the promise. A bound below it proves nothing, and is only as sharp as the attack and the number
+of samples.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from svysynth.core.safe_repr import outlined
 
 THRESHOLDS = 200
 FARTHEST = 9.0
-"""The thresholds' ranks have log odds evenly spaced from −FARTHEST to FARTHEST: tails are looked at closely."""
+"""The thresholds' ranks have log odds evenly spaced from −FARTHEST to FARTHEST: tails are searched finely."""
 COMBINED = "a linear combination"
 
 
@@ -38,10 +39,10 @@ class Event:
     threshold: float
     above: bool
     swapped: bool
-    """Whether it is the more frequent in the second world."""
+    """Whether the event is more frequent in the second world."""
 
     def count(self, samples: Floats) -> int:
-        """How many samples (sample × statistic) it holds for."""
+        """The number of samples (sample × statistic) for which the event holds."""
         return int(np.sum((samples @ self.weights >= self.threshold) == self.above))
 
 
@@ -52,14 +53,14 @@ class Bound:
     epsilon: float
     statistic: str
     frequency: float
-    """Of the event in the world in which it was taken to be the more frequent, and in the other."""
+    """Of the event in the world in which it was taken to be more frequent; `other_frequency`: in the other world."""
     other_frequency: float
     runs: int
     """Samples of each world that were counted."""
 
 
 def attack(one: Floats, other: Floats, names: Sequence[str], confidence: float = 0.95, delta: float = 0.0) -> Bound:
-    """A lower bound on ε from samples of two worlds (sample × statistic, as many of each)."""
+    """A lower bound on ε from equally many samples of two worlds (sample × statistic)."""
     half = len(one) // 2
     event = choose_event(one[:half], other[:half], names, confidence, delta)
     kept, others = (other[half:], one[half:]) if event.swapped else (one[half:], other[half:])
@@ -69,7 +70,7 @@ def attack(one: Floats, other: Floats, names: Sequence[str], confidence: float =
 
 
 def lower_bounds(hits: Integers, other_hits: Integers, runs: int, confidence: float, delta: float = 0.0) -> Floats:
-    """log((lower limit − δ)/upper limit) of the two frequencies, and not below zero."""
+    """log((lower limit − δ)/upper limit) of the two frequencies, or zero if that is negative."""
     tail = (1 - confidence) / 2
     lower = np.where(hits > 0, beta.ppf(tail, np.maximum(hits, 1), runs - hits + 1), 0.0)
     upper = np.where(other_hits < runs, beta.ppf(1 - tail, other_hits + 1, np.maximum(runs - other_hits, 1)), 1.0)
@@ -101,7 +102,7 @@ def choose_event(
 
 
 def _discriminant(one: Floats, other: Floats) -> Floats:
-    """Fisher's: the difference of the means, by the inverse of the common covariance matrix."""
+    """Fisher's linear discriminant: the difference of the means times the inverse of the pooled covariance matrix."""
     within = np.concatenate([one - one.mean(axis=0), other - other.mean(axis=0)])
     spread = within.std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)

@@ -1,15 +1,15 @@
-"""The exact audit: privacy loss between made-up neighbours, computed and not estimated.
+"""The exact audit: the privacy loss between generated neighbouring data sets, computed and not estimated.
 
 The noise of tables: the sums of two neighbours are whole numbers, and noise with P(j) ∝ e^(−|j|/b) on each gives any
-result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases are made with. Noisy
-sums, from which models are fitted, likewise: all that is measured of the records, at a scaling that the noisy
+result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases use. The noisy sums to
+which models are fitted are audited in the same way: all that is measured of the records, at a scaling that the noisy
 histograms may have given.
 
-The asymptotic mechanism: a model of two parameters on a grid has posteriors that are finite lists of probabilities, so
-the privacy loss between two of them is exact: the largest ratio, and the hockey-stick divergence at any ε. With the
-probabilities p and q sorted by p/q and added up to P and Q, the latter is max_k(P_k − e^ε·Q_k), so that (ε, δ) holds
-from ε = max_k log((P_k − δ)/Q_k) on. Samples are made up, never read: the audit is about the mechanism, and looks at no
-survey.
+The asymptotic mechanism: each posterior of a model with two parameters on a grid is a finite list of probabilities. The
+privacy loss between two posteriors is therefore exact: the largest ratio, and the hockey-stick divergence at any ε.
+With the probabilities p and q sorted by p/q and added up to P and Q, the divergence is max_k(P_k − e^ε·Q_k), so that
+(ε, δ) holds from ε = max_k log((P_k − δ)/Q_k) on. Samples are generated, never read: the audit is about the mechanism,
+and looks at no survey.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ POPULATION = 1000.0
 """The public total by which weights are scaled."""
 BOUNDS = BoundsSpec(outcome=(-6.0, 6.0), weight=(1.0, 1000.0))
 EPSILON = 1.0
-"""Of the noise that is audited, unless another is asked for."""
+"""ε of the audited noise, unless another is asked for."""
 SHARES = (Fraction(1, 10), Fraction(2, 5), Fraction(1, 5), Fraction(1, 5))
-"""Of ε: each of two histograms, sums, squares and weighted sums, where noisy sums are audited."""
+"""Parts of ε for each of two histograms, sums, squares and weighted sums, where noisy sums are audited."""
 SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 5.0)
 LARGEST_BOUND = 1.8
 """Δ_α of the asymptotic mechanism, the paper's: ε = 3.6 for one draw and a record blanked out."""
@@ -51,7 +51,7 @@ DELTAS = (0.0, 1e-6, 1e-3)
 NOTICEABLE = 1e-3
 """A δ that is counted where nothing exact is promised."""
 ROUNDING = 1e-9
-"""By which floating-point sums may exceed a claim."""
+"""Floating-point sums may exceed a claim by this much."""
 BATCH = 50
 """Pairs worked on at a time."""
 
@@ -74,7 +74,7 @@ LOG_PRIOR: Floats = -0.5 * (POINTS["mean"] / 3) ** 2 - 0.5 * POINTS["log_sd"] **
 @outlined
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Outcomes and weights, and which records are there: one that is blanked out has a constant for its term."""
+    """Outcomes and weights, and which records are present: a blanked-out record has a constant for its term."""
 
     t: Floats
     w: Floats
@@ -82,7 +82,7 @@ class Sample:
 
     @classmethod
     def of(cls, t: Floats, w: Floats) -> Sample:
-        """With every record there."""
+        """The sample in which every record is present."""
         return cls(t, w, np.ones(len(t), bool))
 
     def on_grid(self) -> tuple[Floats, Floats]:
@@ -104,11 +104,11 @@ class Pair:
     changed: Sample
     blanked: Sample
     adversarial: bool
-    """Whether it was made to do harm."""
+    """Whether the pair was made to be a hard case for privacy."""
 
 
 def make_pairs(count: int, streams: Streams) -> list[Pair]:
-    """Natural neighbours, all from one normal law, and adversarial ones, by turns."""
+    """Natural neighbours, all from one normal distribution, and adversarial ones, in turn."""
     return [_make_pair(streams.generator("audit pairs", number), number % 2 == 1) for number in range(count)]
 
 
@@ -117,7 +117,7 @@ def _make_pair(generator: np.random.Generator, adversarial: bool) -> Pair:
     position = int(generator.integers(n))
     t, w = 0.8 * generator.standard_normal(n), 100 * np.exp(0.5 * generator.standard_normal(n))
     new_t, new_w = 0.8 * generator.standard_normal(), 100 * np.exp(0.5 * generator.standard_normal())
-    if adversarial:  # the rest in one place, or in two; the record far off, with an extreme weight, or among them
+    if adversarial:  # the others in one place, or in two; the record far away, with an extreme weight, or among them
         t = generator.choice([-5.0, 0.0, 5.0]) + generator.choice([0.0, 0.05]) * generator.standard_normal(n)
         t[: n // 3] += generator.choice([0.0, 3.0])
         t[position] = generator.choice([-1e3, -6, -5, -2.5, 0.0, 2.5, 5, 6, 1e3, t[0]])
@@ -144,7 +144,7 @@ def noisy_sums(sample: Sample, uses: Sequence[Use]) -> list[Integers]:
 
 
 def noise_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
-    """The largest log ratio of any noisy sums, for every pair; what is needed with δ = 0 and nothing else."""
+    """The largest log ratio of any noisy sums, for every pair: the ε needed with δ = 0, and no other."""
     found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
     for pair in pairs:
         uses = split_budget({(): 1}, len(pair.before.t), ("count", "mean"), BOUNDS, epsilon)
@@ -160,7 +160,7 @@ def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequenc
 
 
 def measured_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
-    """The same for noisy sums. Sums of a file differ between neighbours by what the one record adds to them."""
+    """The same for the noisy sums of models. Neighbours' sums differ by what the one record adds to them."""
     parts = [Fraction(epsilon) * share for share in SHARES]
     uses = [
         *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
@@ -197,7 +197,7 @@ def record_terms(t: Floats, v: Floats) -> Floats:
 
 
 def asymptotic(samples: Sequence[Sample], bound: float = LARGEST_BOUND) -> Floats:
-    """The paper's mechanism at Δ_α = `bound`: weights from the data, c by bisection."""
+    """The paper's mechanism at Δ_α = `bound`: weights α from the data, their constant c by bisection."""
     return np.stack([_asymptotic(sample, bound) for sample in samples])
 
 
@@ -270,15 +270,15 @@ def _one_way(p: Floats, q: Floats, delta: float) -> Floats:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """For every pair the privacy loss in one relation: ε for each of DELTAS, and δ at the claimed ε."""
+    """The privacy loss of every pair in one relation: ε for each of DELTAS, and δ at the claimed ε."""
 
     epsilon: Floats
-    """Pair × δ; where only the first is found, δ is 0."""
+    """Pair × δ; only δ = 0 where nothing else is computed."""
     delta: Floats | None = None
 
 
 def measure(mechanism: Mechanism, pairs: Sequence[Pair], claims: dict[Relation, float]) -> dict[Relation, Losses]:
-    """The losses of a mechanism over all pairs; of a record blanked out that of either version is the larger."""
+    """The losses of a mechanism over all pairs; for a record blanked out, the larger loss of its two versions."""
     found: dict[Relation, list[Losses]] = {relation: [] for relation in claims}
     for before, changed, blanked in _posteriors(mechanism, pairs):
         compared: dict[Relation, list[tuple[Floats, Floats]]] = {
@@ -313,9 +313,9 @@ def audit_exact(
 ) -> pl.DataFrame:
     """One row for each guarantee, sort of neighbours and relation; `holds` is null where nothing exact is promised.
 
-    The global kind is the noise of tables at that ε, and noisy sums, of which a respondent blanked out has half. The
-    asymptotic kind is the paper's mechanism at Δ_α = 1.8, one draw; what it promises is not a bound for every pair, so
-    nothing is judged.
+    The global guarantee is that of the noise of tables at that ε, and that of noisy sums, where a respondent blanked
+    out has ε/2. The asymptotic guarantee is that of the paper's mechanism at Δ_α = 1.8 with one draw; it does not
+    promise a bound for every pair, so nothing is judged.
     """
     progress(f"global: {len(pairs):,} pairs")
     rows = _rows("global", pairs, {"blanked out": epsilon, "changed": epsilon}, noise_losses(pairs, epsilon))

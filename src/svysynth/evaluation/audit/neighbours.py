@@ -1,11 +1,11 @@
 """Two worlds: small generated surveys that differ in one respondent's answers, and what releases of them show.
 
 Everything is made from public constants: the spec's mechanism and bounds are kept, its data are never read. The
-releases have seeds: they are charged to no budget and cannot go out. The respondent is one whose answers do the most
-harm: the corners of the bounds, which move every sum by its sensitivity.
+releases have seeds: they are charged to no budget and cannot be published. The respondent's answers are the worst case
+for privacy: the corners of the bounds, which move every sum by its sensitivity.
 
-The white-box attack sees what the mechanism drew, the noisy sums. Its statistic is the logarithm of the two worlds'
-densities' ratio, up to a constant, than which there is none better. The black-box attack sees the public folders that
+The white-box attack sees the noisy sums that the mechanism drew. Its statistic is, up to a constant, the log ratio of
+the densities of the two worlds, which is the most powerful one. The black-box attack sees the public folders that
 `pipeline.release` wrote.
 """
 
@@ -36,7 +36,7 @@ from svysynth.survey.survey import Survey, survey_from_frame
 
 RECORDS = 20
 NOISY = 50_000
-"""How often the noise of additive tables is drawn: it costs next to nothing."""
+"""How many times the noise of additive tables is drawn: this takes little time."""
 
 Progress = Callable[[str], None]
 
@@ -48,11 +48,11 @@ class Worlds:
 
     spec: Spec
     frames: tuple[pl.DataFrame, pl.DataFrame]
-    """The respondent who differs comes first."""
+    """In both frames the first record is that of the respondent who differs."""
 
     @property
     def privacy(self) -> PrivacySpec:
-        """The spec's own."""
+        """The privacy part of the spec."""
         assert self.spec.privacy is not None
         return self.spec.privacy
 
@@ -64,7 +64,7 @@ class Worlds:
 
     @property
     def claim(self) -> float:
-        """What is promised for a respondent changed."""
+        """The ε that is promised for a respondent changed."""
         return self.privacy.epsilon
 
     def survey(self, world: int) -> Survey:
@@ -78,7 +78,7 @@ def require_promise(spec: Spec) -> PrivacySpec:
     if privacy is not None and privacy.guarantee == "global":
         if not mechanism_of(privacy).modelled:
             return privacy
-        problem = "asks for noisy sums of a model, which this attack on tables does not look at"
+        problem = "uses noisy sums of a model, which this audit does not cover"
         raise SurveyError("spec", "privacy.mechanism", problem, "use mechanism = 'laplace'")
     problem = "promises nothing that holds for every data set, and so nothing that this audit could refute"
     remedy = "use mechanism = 'laplace' with guarantee = 'global'; `svysynth audit exact` shows the asymptotic kind"
@@ -86,7 +86,7 @@ def require_promise(spec: Spec) -> PrivacySpec:
 
 
 def make_worlds(spec: Spec, epsilon: float, records: int | None = None) -> Worlds:
-    """Worst-case neighbours for the spec's bounds: from the largest outcome and weight to the least."""
+    """Worst-case neighbours for the spec's bounds: the largest outcome and weight become the smallest."""
     privacy, size = require_promise(spec), records or RECORDS
     assert privacy.bounds is not None
     (low, high), (least, most) = privacy.bounds.outcome, privacy.bounds.weight
@@ -128,7 +128,7 @@ class Seen:
 @outlined
 @dataclass
 class _Recorder:
-    """Notes what noise would be added to, and adds none."""
+    """Records the sums that noise would be added to, and adds none."""
 
     seen: list[tuple[Integers, Use]] = field(default_factory=list)
 
@@ -203,9 +203,9 @@ def audit_sampled(
     confidence: float = 0.95,
     progress: Progress = lambda _: None,
 ) -> pl.DataFrame:
-    """One row for each ε and attack: the lower bound it proves, beside the claim; `holds` unless it is above that.
+    """One row for each ε and attack: the lower bound that it proves, beside the claim. `holds` is false above it.
 
-    `runs` releases of each world are made in the folder, which should be thrown away.
+    `runs` releases of each world are made in the folder, which should be deleted afterwards.
     """
     rows = []
     for number, epsilon in enumerate(epsilons):

@@ -1,8 +1,8 @@
 """The application: the Survey of Doctorate Recipients by field and gender at ε = 10.8, m = 3 (paper §3).
 
-By default on the generated stand-in, brought into the layout of the 2017 public-use file; with `data`, on the file
-itself. `sdr2017.toml` maps that layout. The whole release is repeated with other random numbers: the first is shown
-beside the paper's, and the spread of all is the Monte Carlo error of each number.
+The study runs on the generated stand-in, brought into the layout of the 2017 public-use file, or with `data` on the
+file itself. `sdr2017.toml` describes that layout. The whole release is repeated with other random numbers: the first
+release is shown beside the paper's, and the spread of all is the Monte Carlo error of each number.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Application:
 
 
 def layout_spec() -> Spec:
-    """The spec that maps the public-use file."""
+    """The spec that describes the public-use file."""
     return parse_spec(
         (resources.files("svysynth.evaluation.paper") / "sdr2017.toml").read_text("utf-8"), "sdr2017.toml"
     )
@@ -78,7 +78,7 @@ def standin_in_layout() -> pl.DataFrame:
 
 @cache
 def _survey(data: Path | None) -> Survey:
-    """The group with a salary: the paper's comparison with the confidential tables is for internal use."""
+    """The records with a salary only. A release could not leave out the others, but this comparison is internal."""
     spec = layout_spec().survey
     spec = spec.model_copy(update={"where": f"{spec.where} and cast({spec.outcome} as double) > 0"})
     if data is None:

@@ -1,8 +1,8 @@
-"""Together: many replicates of the simulation in one program on JAX's device, for a graphics processor.
+"""Batched fits: many replicates of the simulation in one program on JAX's device, for a graphics processor.
 
-Every replicate is the same work that `repeated.replicate` does, which orders one fit after another. Here the orders of
-all replicates that are under way are carried out a batch at a time, and the replicates that are done are synthesised
-and tabulated as one stack. Samples, and the tables that need no fit, are made by processes of their own meanwhile.
+Every replicate is the same work that `repeated.replicate` does, which orders one fit after another. Here the fits that
+unfinished replicates have ordered are computed a batch at a time, and finished replicates are synthesised and tabulated
+as one stack. Meanwhile other processes draw the samples and make the tables that need no fit.
 The numbers are those of `replicate` up to rounding, which differs between devices and sizes of a batch.
 """
 
@@ -59,7 +59,7 @@ Result = tuple[int, dict[str, Floats]]
 @outlined
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A replicate's sample and all of its results that need no fit."""
+    """A replicate's sample, with all results of the replicate that need no fit."""
 
     index: int
     survey: SurveyInMemory
@@ -91,7 +91,7 @@ def run_together(
 
 
 def prepare(study: Simulation, index: int) -> Sample:
-    """Draw the sample of a replicate."""
+    """Draw the sample of a replicate, and make the tables that need no fit."""
     survey, streams = study.sample(index), study.streams_of(index)
     return Sample(
         index,
@@ -123,7 +123,7 @@ def carry_out_together(
     answer: Callable[[Sequence[Order]], Sequence[Answer | SurveyError]],
     batch: int,
 ) -> Iterator[tuple[Sample, Fits]]:
-    """Fit what many works order, a batch of one model at a time; a work that is done makes room for the next."""
+    """Compute the fits that many works order, a batch of one model at a time; a finished one makes room for another."""
     waiting: dict[Model, deque[tuple[Sample, Steps[Fits], Order]]] = defaultdict(deque)
     coming = iter(works)
     while True:
@@ -194,7 +194,7 @@ class _Stack:
 
     samples: Sequence[Sample]
     rows: Integers
-    """Which sample each row of the arrays belongs to: the last fills them up."""
+    """Which sample each row of the arrays belongs to; the last sample fills the spare rows."""
     survey: SurveyInMemory
     x: Floats
     """Row × group × coefficient."""
@@ -227,7 +227,7 @@ class _Drawn:
 
 
 def _tabulate(stack: _Stack, drawn: _Drawn, model: Model, number: int) -> Floats:
-    """The tables of the data set of that number of every replicate, by one model."""
+    """The tables of synthetic data set `number` of every replicate, by one model."""
     size, total = len(stack.samples[0].survey), stack.survey.population_total
     laid = synthesize_together(
         model,
@@ -249,7 +249,7 @@ def _tabulate(stack: _Stack, drawn: _Drawn, model: Model, number: int) -> Floats
 
 
 def _stacked(tables: Sequence[Any]) -> Any:
-    """Arrays with different numbers of rows as one, filled up with their last row."""
+    """Arrays with different numbers of rows as one, each padded with its last row."""
     most = max(len(table) for table in tables)
     rows = np.arange(1 << (most - 1).bit_length())
     return np.stack([table[np.minimum(rows, len(table) - 1)] for table in tables])

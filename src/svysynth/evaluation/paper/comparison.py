@@ -150,7 +150,7 @@ def single(values: Floats, digits: int) -> float | None:
 
 
 def rounded(error: float, digits: int) -> float:
-    """An error, with that of a number printed to so many digits."""
+    """An error, combined with the rounding error of a number printed to this many digits."""
     return float(np.hypot(error, 10.0**-digits / np.sqrt(12)))
 
 
@@ -191,7 +191,7 @@ def _application_figures(tables: pl.DataFrame, method: Method) -> list[Figure]:
 
 
 def cell_name(field: str, gender: str) -> str:
-    """How a cell is called on the page.
+    """The name of a cell on the page.
 
     >>> cell_name("All", "Male"), cell_name("3", "All"), cell_name("3", "Female"), cell_name("All", "All")
     ('Male', 'Field 3', 'Field 3, female', 'All')

@@ -46,7 +46,7 @@ STYLE: Any = {
 }
 NOMINAL = 0.95
 MANY_DECADES = 2.5
-"""On a logarithmic axis that is shorter, 2 and 5 are marked too."""
+"""On a logarithmic axis of fewer decades, 2 and 5 are marked too."""
 SHORT_NAMES: dict[Method, str] = NAMES | {"fbp-full": "FBP,\nfull\nsmoothing"}
 
 

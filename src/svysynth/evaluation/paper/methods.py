@@ -1,9 +1,9 @@
 """The methods that the studies compare, on one survey: FBS, FBP with two ways of smoothing, and Laplace noise.
 
-One calibrated fit for each model and Lipschitz bound Δ serves every number of data sets m, with ε = 2·Δ·m: the tables
-of m data sets are those of the first m of the most, whose draws are spread evenly over the chains. Both ways of
-smoothing share FBP's fit. Where a calibration fails its diagnostics or finds no weights, it is tried again with other
-random numbers, and the number of attempts is kept.
+One calibrated fit for each model and Lipschitz bound Δ serves every number of synthetic data sets m, with ε = 2·Δ·m.
+The largest m is drawn, from draws that are spread evenly over the chains, and smaller m use the first m of these data
+sets. Both ways of smoothing share FBP's fit. Where a calibration fails its diagnostics or finds no weights, it is tried
+again with other random numbers, and the number of attempts is kept.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Plan:
     ceiling: float = 1.0
     """The largest weight α of a record."""
     shift: float = 0.0
-    """What is added to every weight below it."""
+    """What is added to every weight before the ceiling applies."""
     lognormal: bool = False
-    """Whether FBP's bounds are taken of the lognormal density of π."""
+    """Whether FBP's bounds are those of the lognormal density of π."""
     intercept: bool = False
     """Whether x has an intercept. Then FBS's prior draws every field towards the first; else there is no first."""
 
@@ -92,7 +92,7 @@ class Plan:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def records_of(self, survey: Survey) -> Records:
-        """What the models see of a survey: main effects of its public columns, nine for the paper's."""
+        """What the models see of a survey: main effects of its public columns, nine columns for the paper's survey."""
         effects = " + ".join(f"`{column}`" for column in survey.public)
         return make_records(survey, effects if self.intercept else f"0 + {effects}")
 
@@ -126,7 +126,7 @@ class Plan:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A calibration, at which attempt it succeeded, and the most synthetic surveys of each method that uses it."""
+    """A calibration, the attempt at which it succeeded, and the synthetic surveys of each method for the largest m."""
 
     calibration: Calibration
     attempts: int
@@ -212,7 +212,7 @@ def tabulate_methods(
 
 
 def combine_tables(method: Method, bound: float, tables: Floats, plan: Plan) -> dict[Scenario, Floats]:
-    """From the tables of the most data sets (data set × … × (estimate, se)) to those of every m."""
+    """The combined tables for every m, from those of all data sets (data set × … × (estimate, se))."""
     found = {}
     for m in plan.datasets:
         one = combine_estimates(tables[:m, ..., 0], tables[:m, ..., 1] ** 2, EstimationSpec().confidence)

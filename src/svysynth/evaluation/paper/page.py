@@ -49,9 +49,9 @@ def write_page(
     pictures: Sequence[Picture],
     banner: str | None = None,
 ) -> None:
-    """Write the page: how far both agree, every number, further tables, and the pictures, SVG files beside it.
+    """Write the page: the agreement with the paper, every number, further tables, and the SVG files beside it.
 
-    A page with a banner says so in its title too.
+    If there is a banner, the title is marked INTERNAL too.
     """
     top = [f'<p class="banner" role="note">{escape(banner)}</p>'] if banner else []
     title = f"INTERNAL: {title}" if banner else title

@@ -37,12 +37,12 @@ SEED = 20_230_717
 PLAN = Plan()
 KEYS = ("statistic", "field", "gender")
 POPULATIONS = 20
-"""Further populations, whose spread is the Monte Carlo error of the population's correlation."""
+"""The number of further populations; their spread is the Monte Carlo error of the population's correlation."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """The settings of the study: with the number of a replicate they determine its result."""
+    """The settings of the study; together with a replicate's number they determine its result."""
 
     plan: Plan = PLAN
     n: int = 1000
@@ -148,7 +148,7 @@ class Results:
         return np.asarray(self.has_field & (self.truth["statistic"] == statistic).to_numpy())
 
     def position(self, scenario: Scenario) -> int:
-        """Where a scenario stands."""
+        """The position of a scenario in the arrays."""
         return self.scenarios.index(scenario)
 
 
@@ -177,7 +177,7 @@ def summarize(results: Results) -> pl.DataFrame:
 
 
 def length_ratios(results: Results) -> pl.DataFrame:
-    """How long FBP's intervals are beside FBS's: the mean over 24 cells of the ratio of mean lengths.
+    """The length of FBP's intervals over that of FBS's: the mean over 24 cells of the ratio of mean lengths.
 
     The standard error is that of the ratio's linearised value in each replicate.
     """
@@ -207,7 +207,7 @@ def averages(summary: pl.DataFrame) -> pl.DataFrame:
 
 
 def rmse_ratios(results: Results, index: int = 0) -> pl.DataFrame:
-    """RMSE of every method over the confidential sample's, in the 27 cells of one replicate's sample."""
+    """RMSE of every method divided by the confidential sample's, in the 27 cells of one replicate's sample."""
     truth = results.truth["truth"].to_numpy()
     sample = results.position(Scenario("sample"))
     frames = []

@@ -1,7 +1,8 @@
 """The selected sample: record bounds and the scatter of salary against weight for one sample (paper §4.2, supplement).
 
-The sample is that of the first replicate of the repeated study, whose tables give its RMSE ratios. What this keeps
-besides are figures' raw points, at the smaller Δ. They come from a simulated population: nobody's data are shown.
+The sample is that of the first replicate of the repeated study, whose tables give its RMSE ratios. This file keeps the
+raw points of the figures as well, at the smaller Δ. They come from a simulated population: no real person's data are
+shown.
 """
 
 from __future__ import annotations

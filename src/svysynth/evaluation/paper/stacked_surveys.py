@@ -1,4 +1,4 @@
-"""Stacks: many surveys tabulated as one, so that a table of each costs little more than its records.
+"""Stacked surveys: many surveys tabulated as one, so that a table of each costs little more than its records.
 
 The survey's number is one more public column, and strata of different surveys are different strata. A cell of one
 survey then has the estimate and the standard error that the survey alone would give it.

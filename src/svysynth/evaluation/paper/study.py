@@ -60,7 +60,7 @@ AS_PUBLISHED_MEANS = (
     "suggest that its authors did; the weights α are at most 0.85, so that intervals have the published lengths."
 )
 SOURCE = "confidential, internal use only"
-"""What a column says of numbers that come from a file; `svysynth tables` says the same."""
+"""The source column of numbers that come from a file; `svysynth tables` writes the same."""
 HOW_TO_READ = (
     "A difference is ours less the paper's, in Monte Carlo standard errors of that difference, which count the error "
     "of both sides. Differences beyond 2 are marked yellow, beyond 3 red: about 5% and 0.3% of the numbers would be "
@@ -78,7 +78,7 @@ def run_simulation(
 ) -> Path:
     """The simulation: one selected sample, and repeated sampling. Gives back the path of the page.
 
-    With `batch`, so many fits are made together on JAX's device, and the workers draw the samples.
+    With `batch`, this many fits are computed together on JAX's device, and the workers draw the samples.
     """
     frames = simulation_frames(study, folder, replicates, workers, progress, batch)
     pictures = _draw_simulation(study, folder, frames)
@@ -108,7 +108,7 @@ def simulation_frames(
     """Run the replicates that the folder does not hold yet, and write the study's numbers as CSV."""
     indices, using = range(_enough(replicates)), _workers(workers)
     if batch and not isinstance(using, int):
-        raise SurveyError("spec", "--batch", "is for one machine", "leave it or --engine out")
+        raise SurveyError("spec", "--batch", "is for one machine", "leave out --batch or --engine")
     claim_folder(folder, study.settings)
     target = folder / REPLICATES
     if batch and isinstance(using, int):
@@ -206,7 +206,7 @@ def run_application(
 ) -> Path:
     """The application, on the stand-in or on the public-use file. Gives back the path of the page.
 
-    What comes from a file is marked as internal, each page, table and figure of it, in a folder for its owner alone.
+    With a file, each page, table and figure is marked as internal, in a folder that only its owner can enter.
     """
     indices = range(_enough(releases))
     survey = study.survey
@@ -271,7 +271,7 @@ def _write_frames(folder: Path, frames: dict[str, pl.DataFrame], source: str | N
 
 
 def _open_to_all(folder: Path) -> None:
-    """What comes from generated data may be read by all; what comes from a file stays with its owner."""
+    """Let everybody read the files; called only for results from generated data."""
     for path in folder.iterdir():
         if path.is_file():
             path.chmod(0o644)

@@ -1,8 +1,8 @@
 """Workers: the replicates of a study in parallel processes, each kept in a file of its own.
 
-A replicate depends on the study's settings and its own number alone, and every worker computes on one thread: so the
-results are the same for any number of workers. A study that was stopped or killed is taken up by running it again;
-one that is finished can be run again with more replicates.
+A replicate depends on the study's settings and its own number alone, and every worker computes on one thread. The
+results are therefore the same for any number of workers. A study that was stopped or killed continues when it is run
+again; a finished study can be run again with more replicates.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from svysynth.core.hidden_folders import appearing, clear_leftovers
 Arrays = dict[str, Floats]
 Task = Callable[[int], Mapping[str, Floats]]
 Progress = Callable[[int, int], None]
-"""Told how many replicates are done, of how many."""
+"""Called with the number of replicates done, and of how many."""
 Refusal = tuple[Kind, str, str, str]
 
 SETTINGS = "study.json"
 
 
 def claim_folder(folder: Path, settings: Mapping[str, Any], mode: int = 0o777) -> None:
-    """Make a folder for a study, or take up the same study in it; anything else in it is refused."""
+    """Make a folder for a study, or continue the same study in it; a folder with anything else is refused."""
     content = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     place = f"folder '{folder.name}'"
     try:
@@ -92,7 +92,7 @@ def run_replicates(
 
 
 def unfinished(folder: Path, indices: Sequence[int]) -> list[int]:
-    """The replicates that the folder, which is made where there is none, does not hold yet."""
+    """The replicates that the folder does not hold yet; the folder is made if there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     clear_leftovers(folder)
     return [index for index in indices if not _is_complete(_path(folder, index))]
@@ -100,7 +100,7 @@ def unfinished(folder: Path, indices: Sequence[int]) -> list[int]:
 
 @contextlib.contextmanager
 def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """So many processes, which compute on one thread of the CPU each and end with this one."""
+    """This many processes; each computes on one thread of the CPU and ends when this process ends."""
     context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
     with _environment(ONE_THREAD | {"JAX_PLATFORMS": "cpu"}):
         others = set(multiprocessing.active_children())
@@ -109,11 +109,11 @@ def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
         except (KeyboardInterrupt, SystemExit):
             for worker in set(multiprocessing.active_children()) - others:
-                worker.kill()  # what it computes would be waited for
+                worker.kill()  # otherwise its work would be waited for
             raise
         except BrokenProcessPool:
             remedy = (
-                "run the same command again, which takes up where it stopped, with fewer --workers if memory is short"
+                "run the same command again, which continues where it stopped, with fewer --workers if memory is short"
             )
             raise SurveyError("data", "the study", "a worker was killed", remedy) from None
         finally:
@@ -141,7 +141,7 @@ def keep_replicate(folder: Path, index: int, result: Mapping[str, Floats]) -> No
 
 
 def _work(task: Task, folder: Path, index: int) -> Refusal | None:
-    """One replicate, in a worker. An error the user can put right goes back in parts, since it cannot be pickled."""
+    """One replicate, in a worker. A `SurveyError` is returned in parts, since it cannot be pickled."""
     try:
         keep_replicate(folder, index, task(index))
     except SurveyError as error:
@@ -150,7 +150,7 @@ def _work(task: Task, folder: Path, index: int) -> Refusal | None:
 
 
 def _leave_with_parent() -> None:
-    """End this worker when the process that started it has ended, however that was."""
+    """End this worker when the process that started it has ended, in whatever way."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,1 +1,1 @@
-"""FBS and FBP from noisy sums: a global guarantee that depends on no sampler (docs/method.md)."""
+"""Noisy sums: FBS and FBP from sums with noise, with a global guarantee that depends on no sampler (docs/method.md)."""

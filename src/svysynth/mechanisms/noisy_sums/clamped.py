@@ -1,7 +1,7 @@
-"""What clamping takes: what the bound of a record took from weighted sums, as a normal model has it.
+"""Clamped amounts: what weighted sums lose because records are clamped, estimated from a normal model.
 
-The bound of weighted sums is tight, because noise grows with it, so that a few records in a hundred reach further.
-Without what they lose, means and sums of weights would be too small.
+The bound on a record's contribution to weighted sums is tight, because noise grows with it, so a few records in a
+hundred exceed it. If their loss were not added back, means and sums of weights would be too small.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from svysynth.mechanisms.noisy_sums.whole_numbers import weighted_numbers
 
 MOST_CORRELATION = 0.9
 QUANTILES = 100
-"""Of each of two normal numbers, over which the mean is taken."""
+"""The number of quantiles of each of two normal variables over which the mean is taken."""
 
 
 def lost_to_clamping(measurement: Measurement, size: Integers) -> Floats:
-    """What clamping took from weighted sums, as a normal model has it: row × 1 or 2.
+    """The loss of weighted sums by clamping under a normal model: row × 1 or 2.
 
-    Records are taken to have the measurement's scales and the correlation of the noisy squares.
+    Records are assumed to have the measurement's scales and the correlation that follows from the noisy squares.
     """
     first, across, second = measurement.squares.astype(float)
     correlation = np.clip(across / np.sqrt(max(first, 1) * max(second, 1)), -MOST_CORRELATION, MOST_CORRELATION)
@@ -40,7 +40,7 @@ def lost_to_clamping(measurement: Measurement, size: Integers) -> Floats:
 
 
 def lost_given_weights(measurement: Measurement, facts: PublicFacts) -> Floats:
-    """The same in each row where weights are public: each of them loses what normal outcomes lose with it."""
+    """The loss in each row if weights are public: for each weight, what normal outcomes lose with this weight."""
     weights, scaling = facts.weights, measurement.scaling
     if weights is None:
         raise ValueError("the weights are not public")

@@ -1,4 +1,4 @@
-"""Counts from public weights: exact, with the variance that direct tables have. No draw and no noise plays a part."""
+"""Counts from public weights: exact, with the variance of direct tables, and without draws or noise."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from svysynth.survey.design import DesignIndex
 @outlined
 @dataclass(frozen=True, eq=False)
 class ExactCounts:
-    """Counts and proportions, from the moments of the weights in each group."""
+    """Exact counts and proportions, from the moments of the weights in each group."""
 
     moments: Moments
     index: DesignIndex
 
     @classmethod
     def of(cls, facts: PublicFacts) -> ExactCounts | None:
-        """None where weights are confidential."""
+        """The exact counts; None if weights are confidential."""
         weights = facts.weights
         if weights is None:
             return None
@@ -40,7 +40,7 @@ class ExactCounts:
         return cls(Moments(*places, nothing, mean, nothing, scatter, nothing, nothing), index)
 
     def __call__(self, statistic: Statistic, domain: Integers, lonely: Lonely) -> tuple[Floats, Floats]:
-        """Estimate and variance for each domain; `domain` gives that of each group."""
+        """Estimate and variance for each domain; `domain` gives the domain of each group."""
         sums = sum_domains(self.moments, domain, int(domain.max()) + 1)
         variance = taylor_variance(statistic, self.moments, self.index, domain, sums, lonely)
         return estimate(statistic, sums.weight, sums.outcome, sums.population), variance

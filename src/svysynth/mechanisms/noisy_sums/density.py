@@ -1,7 +1,7 @@
-"""Density: what posteriors from noisy sums share.
+"""Density: the parts that all posteriors from noisy sums share.
 
-The noise of the measurement is Laplace. Whitening is by the mode and its curvature as if it were normal, and parameters
-that are skewed go along their own line by normal scores.
+The noise of the measurement is Laplace. For whitening, the mode and its curvature are computed as if the noise were
+normal, and each skewed parameter is transformed along its own line by normal scores.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from svysynth.models.whitening import Whitening, normal_score_cubics
 LEAST_CURVATURE = 0.3
 NEWTON_STEPS = 25
 FARTHEST, PLACES = 15.0, 301
-"""How far along a skewed parameter's line its density is looked at, in spreads, and at how many places."""
+"""The range along a skewed parameter's line in which its density is computed, in standard deviations, and the number of
+points."""
 DIFFERENCE = 1e-4
-"""Of a parameter, over which slopes are compared."""
+"""The difference of a parameter over which gradients are compared."""
 DAMPING = (0.0, 0.3, 3.0, 30.0, 300.0, 3000.0)
-"""What is tried beside the curvature in a Newton step; the best step is taken."""
+"""The values that are added to the curvature in a Newton step; the best step is taken."""
 USUAL_SCORE = 0.3375
-"""At which an exponential number is its mean."""
+"""The normal score at which an exponential variable equals its mean."""
 
 
 def exponential(score: Array) -> Array:
-    """The exponential number with this normal score."""
+    """The value of an exponential variable with this normal score."""
     return -jax.scipy.special.log_ndtr(-score)
 
 
@@ -41,9 +42,9 @@ class NoisyDensity(ABC):
     """A posterior from noisy sums, in the form that the sampler knows."""
 
     prior: CovariancePrior
-    """The model's, of spreads and correlation."""
+    """The model's prior of spreads and correlation."""
     deviations: bool
-    """Whether cells may differ from what x says of them."""
+    """Whether the means of cells may deviate from the design matrix x times the coefficients."""
     transform: Transform
 
     @property
@@ -54,38 +55,38 @@ class NoisyDensity(ABC):
     @property
     @abstractmethod
     def coefficients(self) -> tuple[str, ...]:
-        """All that is drawn."""
+        """The names of everything that is drawn."""
 
     @abstractmethod
     def _at(self, z: Array, statistics: Any) -> tuple[Any, Any]:
-        """The parameters, and the true sums and scatter."""
+        """The parameters, and the true sums and scatter that follow from them."""
 
     @abstractmethod
     def _start(self, statistics: Any) -> Array:
-        """Where Newton's steps begin."""
+        """The start of Newton's steps."""
 
     @abstractmethod
     def _skewed(self, statistics: Any) -> tuple[int, ...]:
-        """The places of parameters whose densities are far from normal."""
+        """The positions of parameters whose densities are far from normal."""
 
     @abstractmethod
     def _unwhitened(self, statistics: Any) -> tuple[int, int]:
-        """How many parameters at the end need no whitening: those about zero, and scores of exponential numbers."""
+        """The number of final parameters that need no whitening: those around zero, and scores of variances."""
 
     @abstractmethod
     def _residuals(self, point: Any, latent: Any, statistics: Any) -> list[Array]:
-        """What was measured less what is true, in scales of the noise, where the noise is taken as it is."""
+        """The measured minus the true values, in scales of the noise, for noise that is not mixed."""
 
     @abstractmethod
     def _mixed_residuals(self, point: Any, latent: Any, statistics: Any) -> list[tuple[Array, Array]]:
-        """The same where it is normal noise of random variances, with the normal scores of these."""
+        """These differences for noise that is normal with random variances, with the normal scores of the variances."""
 
     @abstractmethod
     def _without_noise(self, point: Any, latent: Any, statistics: Any) -> Array:
-        """All of the log density but the noise of the measurement."""
+        """The log density without the term for the noise of the measurement."""
 
     def log_density(self, z: Array, statistics: Any) -> Array:
-        """Log posterior, up to a constant."""
+        """The log posterior density, up to a constant."""
         point, latent = self._at(z, statistics)
         noise = sum(-jnp.abs(off).sum() for off in self._residuals(point, latent, statistics))
         for off, score in self._mixed_residuals(point, latent, statistics):
@@ -108,13 +109,13 @@ class NoisyDensity(ABC):
 
         def newton(at: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
             z, value, _before = at
-            # differences of slopes: the program of exact second derivatives takes three times as long to compile
+            # differences of gradients: code for exact second derivatives takes three times as long to compile
             around = slope(jnp.concatenate([z + sides, z - sides, z[None]]))
             bent = (around[len(z) : -1] - around[: len(z)]) / (2 * DIFFERENCE)
             bent, uphill = (bent + bent.T) / 2, around[-1]
 
             def damped(by: Array) -> tuple[Array, Array]:
-                root = jnp.linalg.cholesky(bent + by * jnp.eye(len(z)))  # not a number where that is not convex
+                root = jnp.linalg.cholesky(bent + by * jnp.eye(len(z)))  # NaN if the matrix is not positive definite
                 place = z + jax.scipy.linalg.cho_solve((root, True), uphill)
                 found = density(place)
                 return place, jnp.where(jnp.isfinite(found), found, -jnp.inf)
@@ -144,6 +145,6 @@ class NoisyDensity(ABC):
 
 
 def _one_after_another(covariance: Array, first: tuple[int, ...]) -> Array:
-    """A root of a covariance whose first columns are how all parameters move with these, each given those before."""
+    """A root of a covariance whose first columns belong to the parameters `first`, each given those before it."""
     order = np.array([*first, *(place for place in range(len(covariance)) if place not in first)])
     return jnp.asarray(jnp.linalg.cholesky(covariance[order][:, order])[np.argsort(order)])

@@ -1,23 +1,23 @@
 """Figures: the tables that posterior draws of the true sums imply, in closed form, and their standard errors.
 
-Under a draw a cell has the mean weight exp(v̄ + γ_v), scaled so that the whole file has the declared population total,
-and the weighted mean outcome exp(t̄ + Var t/2 + Cov(t, v) + γ_t), or t̄ + Cov(t, v) + γ_t without a logarithm, kept
-within the public bounds. Means, variances within cells and γ are the draw's. The variance of a figure is
+Under a draw, a cell has the mean weight exp(v̄ + γ_v), scaled so that the whole file has the declared population total.
+Its weighted mean outcome is exp(t̄ + Var t/2 + Cov(t, v) + γ_t), or t̄ + Cov(t, v) + γ_t without a logarithm, kept
+within the public bounds. Means, variances within cells and γ are those of the draw. The variance of a figure is
 
     variance over draws + median over draws of the design variance that such a sample has.
 
-The first is what noise leaves unknown. The second is that of a sample of lognormal answers and weights, neither
-smoothed, with the linearised values of files that are scaled to the population total. It knows that the sizes of cells
-within strata are those of one sample. There are so many draws that degrees of freedom play no part. A figure of the
-model does not follow all that a sample has by chance: not the spread of a cell's own answers and weights about that of
-all cells, which moves a direct figure too (t²/2 + tv of its mean, v²/2 of its weights). So much of the second is left
-out.
+The first term is the uncertainty that noise causes. The second is the design variance of a sample of lognormal answers
+and unsmoothed weights, with the linearised values of files that are scaled to the population total. It treats the sizes
+of cells within strata as those of one sample. There are so many draws that degrees of freedom do not matter. One part
+of the sampling variation of direct figures is absent from figures of the model: a cell's own spread of answers and
+weights differs from that of all cells, which changes direct figures (by t²/2 + tv in a mean, by v²/2 in the weights).
+This part is left out of the second term.
 
-Where sizes of cells were measured with noise each draw has sizes of its own, the design variance is that of the noisy
-sizes, and a row in which these have no records has no mean.
+If sizes of cells were measured with noise, each draw has its own sizes, the design variance is that of the noisy sizes,
+and a row whose noisy sizes are all zero has no mean.
 
-Where weights are public they are taken as they are: counts and proportions are exact (`counts.py`), weighted means are
-by the known weights, group by group, and nothing is scaled to a total.
+If weights are public, they are used unchanged: counts and proportions are exact (`counts.py`), weighted means use the
+known weights, group by group, and nothing is scaled to a total.
 """
 
 from __future__ import annotations
@@ -41,44 +41,44 @@ from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights, Tilt
 
 LEAST_SIZE = 1e-6
-"""Of a cell that a draw has empty: so that its mean, for which the size plays no part, is still one."""
+"""The size given to a cell that is empty in a draw, so that its mean, which does not depend on the size, exists."""
 MOST_NOT_FOLLOWED = 0.5
-"""Of a design variance: more is not left out, however large the spreads."""
+"""The largest share of a design variance that is left out, however large the spreads."""
 LARGEST_EXPONENT = 300.0
 LARGEST_VARIANCE = 10.0
-"""Of what is exponentiated: nothing overflows where noise leaves a draw without bounds."""
+"""The largest exponent and the largest variance that are exponentiated, so that extreme draws do not overflow."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class CellDraws:
-    """What each draw says of each cell, in the units of the transformed answers: draw × cell, or one for each draw.
+    """The draws of the cells' figures, in units of the transformed answers: draw × cell, or one value for each draw.
 
-    Where weights are public what is said of them is empty, and the covariance is that of t and the scores of weights.
+    If weights are public, the figures of weights are empty, and the covariance is that of t and the scores of weights.
     """
 
     outcome_mean: Floats
     weight_mean: Floats
     outcome_misfit: Floats
-    """How far the weighted mean is from what a lognormal, or normal, model says of it."""
+    """The difference between the weighted mean and its value under a lognormal, or normal, model."""
     weight_misfit: Floats
     outcome_variance: Floats
     weight_variance: Floats
     covariance: Floats
     size: Floats | None = None
-    """Records of the cells as they may truly be; None where sizes are public."""
+    """Posterior draws of the true sizes of the cells; None if sizes are public."""
 
     def __len__(self) -> int:
         return len(self.outcome_mean)
 
     def only(self, draws: Integers) -> CellDraws:
-        """Some of the draws."""
+        """The chosen draws."""
         own = {name: values[draws] for name, values in vars(self).items() if values is not None}
         return CellDraws(**own)
 
 
 def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
-    """Draws in scales, as draws in the units of the transformed answers."""
+    """Convert draws in scales to draws in units of the transformed answers."""
     (first, second), (width, other) = measurement.scaling.centres, measurement.scaling.widths
     if measurement.plan.weights_public:
         within = found["mean_square"]
@@ -90,7 +90,7 @@ def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
             nothing,
             width**2 * within[:, 0],
             nothing,
-            width * within[:, 1:].sum(axis=1),  # none where weights are constant within cells
+            width * within[:, 1:].sum(axis=1),  # zero if weights are constant within cells
         )
     spread = found["spread"]
     s_t, s_v = width * spread[:, 0], other * spread[:, 1]
@@ -108,7 +108,7 @@ def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
 @outlined
 @dataclass(frozen=True, eq=False)
 class CellFigures:
-    """A record's mean weight w̄ and weighted mean outcome ȳ in each cell, and the spread about them: draw × cell."""
+    """The mean weight w̄ and the weighted mean outcome ȳ of each cell, and the spread about them: draw × cell."""
 
     weight: Floats
     outcome: Floats
@@ -117,11 +117,12 @@ class CellFigures:
     tilted_outcome: Floats
     """E w²y / E w²."""
     tilted_variance: Floats
-    """E w²y² / E w², less the square of the last."""
+    """E w²y² / E w² minus the square of `tilted_outcome`."""
     own_spread: tuple[Floats, Floats, Floats]
-    """What one record's t², tv and v² beside those of the model add to variances: of log w̄, of log w̄ and ȳ, of ȳ."""
+    """What t², tv and v² of one record, relative to the model's, add to the (co)variances of log w̄ and ȳ: first the
+    variance of log w̄, then the covariance, then the variance of ȳ."""
     size: Floats
-    """Records: draw × cell, or of each cell where sizes are public."""
+    """The number of records: draw × cell, or one for each cell if sizes are public."""
     scaled: bool = True
     """Whether weights are scaled to a known total."""
 
@@ -129,7 +130,7 @@ class CellFigures:
 def cell_figures(
     draws: CellDraws, size: Integers, population_total: float, transform: Transform, bounds: tuple[float, float]
 ) -> CellFigures:
-    """What every cell looks like under every draw."""
+    """The figures of every cell under every draw."""
     records = size.astype(float) if draws.size is None else np.maximum(draws.size, LEAST_SIZE)
     log_weight = draws.weight_mean + draws.weight_misfit
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
@@ -161,7 +162,7 @@ def _own_spread(draws: CellDraws, transform: Transform) -> tuple[Floats, Floats,
 def figures_given_weights(
     draws: CellDraws, facts: PublicFacts, step: float, transform: Transform, bounds: tuple[float, float]
 ) -> CellFigures:
-    """What every group looks like under every draw, with the public weights as they are: draw × group."""
+    """The figures of every group under every draw, with the public weights unchanged: draw × group."""
     if facts.weights is None:
         raise ValueError("the weights are not public")
     known = KnownWeights.of(facts.weights, facts, step)
@@ -182,14 +183,14 @@ def figures_given_weights(
         spread = tilted**2 * np.expm1(np.minimum(spread, LARGEST_VARIANCE))
     weight, squared = (np.broadcast_to(sums / facts.count, level.shape) for sums in (known.weight, known.squared))
     nothing, records = np.zeros_like(level), facts.count.astype(float)
-    own = nothing, nothing, nothing  # the weights of a cell are what they are, and all of the design variance stays
+    own = nothing, nothing, nothing  # the weights are known, so nothing is left out of the design variance
     return CellFigures(weight, mean(known.tilt), squared, tilted, spread, own, records, scaled=False)
 
 
 def tables_of_draws(
     cells: CellFigures, facts: PublicFacts, tables: Sequence[TableSpec], estimation: EstimationSpec
 ) -> pl.DataFrame:
-    """The requested tables, each row with its estimate and standard error."""
+    """The requested tables, with an estimate and a standard error in each row."""
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     chosen = [list(facts.labels).index(column) for column in columns]
     levels = facts.codes[facts.cell][:, chosen]
@@ -219,7 +220,7 @@ def tables_of_draws(
 
 
 def _figures(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domain: Integers) -> tuple[Floats, Floats]:
-    """Estimate and variance of a statistic for each domain; `domain` gives that of each group."""
+    """Estimate and variance of a statistic for each domain; `domain` gives the domain of each group."""
     sums = _Sums.of(cells, cells.size, facts, domain)
     figures = estimate(statistic, sums.weight, sums.outcome, sums.population)
     typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain)
@@ -247,7 +248,7 @@ class _Sums:
 
 
 def _linearised(statistic: Statistic, sums: _Sums, scaled: bool) -> tuple[Floats, Floats, Floats]:
-    """a, b and c of the linearised values z = w(1_d(a + b·y) − c): draw × domain."""
+    """The a, b and c of the linearised values z = w(1_d(a + b·y) − c): draw × domain."""
     nothing = np.zeros_like(sums.weight)
     match statistic:
         case "mean":
@@ -265,9 +266,9 @@ def _design_variance(
 ) -> Floats:
     """E Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for the linearised values z of a statistic: draw × domain.
 
-    Between cells it is that of records at the means of their cells; within cells it is Σ n_c Var z. Files are scaled to
-    the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise; that of a mean is
-    w·1_d(y − ȳ_d)/N_d. All are z = w(1_d(a + b·y) − c), with a, b and c the same in all of a domain.
+    Between cells it is the variance of records at the means of their cells; within cells it is Σ n_c Var z. Files are
+    scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise. The linearised
+    mean is w·1_d(y − ȳ_d)/N_d. All have the form z = w(1_d(a + b·y) − c), with a, b and c constant within a domain.
     """
     a, b, c = _linearised(statistic, sums, cells.scaled)
     domains = a.shape[1]
@@ -301,10 +302,10 @@ def _within_cells(cells: CellFigures, facts: PublicFacts, domain: Integers, a: F
 def _not_followed(
     statistic: Statistic, sums: _Sums, cells: CellFigures, facts: PublicFacts, domain: Integers
 ) -> Floats:
-    """The part of the design variance that a figure of the model does not have: draw × domain.
+    """The part of the design variance that figures of the model do not have: draw × domain.
 
-    Cells' own spreads move direct figures by chance, and the model's not. The spread of all cells, which the model has,
-    has an error of its own.
+    The random variation of the spread in each cell changes direct figures, but not those of the model. The common
+    spread of all cells, which the model uses, has a sampling error of its own; this error is not left out.
     """
     a, b, c = _linearised(statistic, sums, cells.scaled)
     weight, outcome = cells.weight[:, facts.cell], cells.outcome[:, facts.cell]

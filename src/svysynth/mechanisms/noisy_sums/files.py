@@ -1,24 +1,25 @@
-"""Files: a synthetic file is an imputation of the confidential one, from one posterior draw of its sums.
+"""Files: synthetic files, each an imputation of the confidential file from one posterior draw of its sums.
 
-A draw says of each cell its mean weight and weighted mean outcome, and of all cells together the covariance of (t, v)
-within them. The file of the draw has the public columns and strata of the survey, in the order of cells, and
+A draw gives the mean weight and weighted mean outcome of each cell, and the common covariance of (t, v) within cells.
+The file of the draw has the public columns and strata of the survey, in the order of cells, and
 
     w = a_c exp(e_v),    y = b_c exp(e_t), or e_t + b_c without a logarithm, kept within the public bounds,
 
-with normal residuals e that are centred in each cell and whose scatter is the draw's exactly. a_c and b_c make mean
-weight and weighted mean outcome of the cell those of the draw, after what the bounds cut off. So every table by public
-columns from the file is the draw's, to the digits that are published. Weights are not smoothed, so that the variance
-within a file is that of the sample; what noise adds shows between files, and Rubin's rules for multiple imputation join
-the two.
+with normal residuals e that are centred in each cell and whose scatter is exactly that of the draw. The numbers a_c and
+b_c make the mean weight and the weighted mean outcome of the cell equal to those of the draw, after clamping to the
+bounds. So every table by public columns from the file equals the draw's, to the published digits. Weights are not
+smoothed, so the variance within a file is that of the sample. The variance from noise appears between files, and
+Rubin's rules for multiple imputation combine the two.
 
-Where sizes of cells were measured with noise the file has as many rows as the noisy sizes say, and the weights of a
-cell add up to what the draw says of it with the size that it drew; a cell without rows has none of the total.
+If sizes of cells were measured with noise, the file has as many rows as the noisy sizes say. The weights of a cell add
+up to the draw's mean weight times the draw's own size of the cell, scaled to the population total. A cell without rows
+gets no part of the total.
 
-Where weights are public each row has its own, as it is, in its group and in ascending order. The residual of t goes
-with the score of the weight as far as the draw says, and what it has beside is orthogonal to the scores.
+If weights are public, each row keeps its own weight; the weights of a group are in ascending order. The residual of t
+is correlated with the score of the weight as the draw says, and the rest of it is orthogonal to the scores.
 
-Residuals come from a seed that is published. Whoever has the measurement, the draws and the seed can make the files of
-a release again, and further ones of other draws: all of it is post-processing, and costs no ε.
+Residuals come from a published seed. Anybody who has the measurement, the draws and the seed can make the files of a
+release again, and further files from other draws. All of this is post-processing and costs no ε.
 """
 
 from __future__ import annotations
@@ -59,26 +60,26 @@ from svysynth.survey.survey import Groups, Survey, SurveyInMemory
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 PRECISION = 1e-12
-"""How near to the draw's a cell's mean is brought, as a share of it, before numbers are rounded."""
+"""The relative difference allowed between a cell's mean and the draw's, before numbers are rounded."""
 MOST_PASSES = 200
 
 
 @dataclass(frozen=True)
 class FilePlan:
-    """The public facts of a release's synthetic files: the seed of their residuals, and which draws they are of."""
+    """The public facts of a release's synthetic files: the seed of their residuals, and the draws they come from."""
 
     seed: int
     draws: tuple[int, ...]
-    """Counted from 1, as in draws.parquet."""
+    """The numbers of the draws, counted from 1 as in draws.parquet."""
 
     @classmethod
     def of(cls, draws: int, files: int, streams: Streams) -> FilePlan:
-        """Draws far apart, and a seed that gives nothing away of the run's other random numbers."""
+        """Choose draws far apart, and a seed that reveals nothing about the run's other random numbers."""
         chosen = choose_draws(draws, files) + 1 if files else np.empty(0, np.int64)
         return cls(streams.split("synthetic files").entropy, tuple(chosen.tolist()))
 
     def further(self, draws: int) -> tuple[int, ...]:
-        """The draws that have no file yet, in an order whose beginning is spread over all of them."""
+        """The draws that have no file yet, in an order whose first draws are spread over all of them."""
         stride = next(step for step in range(round(GOLDEN * draws), 2 * draws) if math.gcd(step, draws) == 1)
         order = (1 + stride * number % draws for number in range(draws))
         return tuple(draw for draw in order if draw not in self.draws)
@@ -87,7 +88,7 @@ class FilePlan:
 @outlined
 @dataclass(frozen=True, eq=False)
 class FileMaker:
-    """Makes the file of any draw from what is public."""
+    """Makes the file of any draw from public information."""
 
     drawn: CellDraws
     measurement: Measurement
@@ -97,7 +98,7 @@ class FileMaker:
     strata: str | None
     engine: Engine = LOCAL
     scratch: Path | None = None
-    """Where files that are too long for memory are kept while they are needed as surveys."""
+    """The folder for files that are too long for memory, while they are needed as surveys."""
 
     def __call__(self, draw: int) -> FileOfDraw:
         """The file of a draw, counted from 1."""
@@ -117,7 +118,7 @@ class FileMaker:
         return FileOfDraw(within, scale, place)
 
     def _with_weights(self, draw: int, weights: PublicWeights) -> FileOfDraw:
-        """The same where weights are public."""
+        """The file of a draw if weights are public."""
         measurement, facts, cells = self.measurement, self.facts, len(self.facts.codes)
         transform, bounds = measurement.transform, measurement.bounds.outcome
         one = self.drawn.only(np.array([draw - 1]))
@@ -132,7 +133,7 @@ class FileMaker:
         return FileOfDraw(within, np.ones(cells), _places(within, sums, target, self.engine, len(facts)))
 
     def survey(self, draw: int) -> Survey:
-        """The file as a survey, in memory or in the scratch folder."""
+        """The file of a draw as a survey, in memory or in the scratch folder."""
         groups = self.groups
         roles = self.outcome, Design(SMOOTHED, self.strata), tuple(self.facts.labels), self.measurement.transform
         total, public = self.measurement.population_total, self.facts.weights is not None
@@ -141,7 +142,7 @@ class FileMaker:
         return survey_of_columns(like, groups, self(draw), (SMOOTHED,), f"synthetic-{draw}")
 
     def frames(self, draw: int, ranges: Sequence[range]) -> Iterator[pl.DataFrame]:
-        """Rows of the file as they are published, a range at a time."""
+        """The rows of a draw's file as they are published, a range at a time."""
         made, public = self(draw), self.groups.frame
         for rows in ranges:
             blocks = [made(piece) for piece in block_slices(rows)]
@@ -190,7 +191,7 @@ def _rounded(values: Floats) -> Floats:
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """What rows have before their cell's factors: exp(e_t), or e_t, and exp(e_v), or the row's own public weight."""
+    """The rows before the factors of their cells: exp(e_t) or e_t, and exp(e_v) or the row's own public weight."""
 
     residual: Residual
     transform: Transform
@@ -207,18 +208,18 @@ class _Values:
         return np.asarray(np.clip(self.moved(base, place), *self.bounds))
 
     def moved(self, base: Floats, place: Floats) -> Floats:
-        """The outcome before the bounds cut anything off."""
+        """The outcome before clamping to the bounds."""
         return base * place if self.transform == "log" else base + place
 
     def place_of(self, base: Floats, outcome: Floats | float) -> Floats:
-        """The factor, or the shift, that brings a base to an outcome."""
+        """The factor, or the shift, that turns a base into an outcome."""
         return np.asarray(outcome / base if self.transform == "log" else outcome - base)
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Of each cell: the sum of weights, the weighted sum of bases, the least and the greatest base."""
+    """For each cell: the sum of weights, the weighted sum of bases, the least and the greatest base."""
 
     weight: Floats
     base: Floats
@@ -242,7 +243,7 @@ class _Cells:
 @outlined
 @dataclass(frozen=True)
 class _Sums:
-    """Of a block: its cells, and what `_Cells` has of each."""
+    """For a block: its cells, and the figures of `_Cells` for each."""
 
     within: _Values
 
@@ -255,10 +256,10 @@ class _Sums:
 
 
 def _places(within: _Values, sums: _Cells, target: Floats, engine: Engine, records: int) -> Floats:
-    """b_c of each cell, so that its weighted mean outcome is the target after the bounds cut something off.
+    """The b_c of each cell at which its weighted mean outcome is the target after clamping to the bounds.
 
-    Where they cut off nothing it is at hand. Elsewhere the mean is a piecewise linear and increasing function of b_c:
-    Newton's steps find the root, or halves of the range that is left where a step goes astray.
+    In a cell without clamping, b_c has a closed form. In the others, the mean is a piecewise linear and increasing
+    function of b_c. Newton's method finds the root, with bisection if a step leaves the remaining range.
     """
     low, high = within.bounds
     place = within.place_of(sums.base / sums.weight, target)
@@ -285,7 +286,7 @@ def _places(within: _Values, sums: _Cells, target: Floats, engine: Engine, recor
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Moved:
-    """Of a block that has cells still looked at: its cells, Σwy in each, and how that changes with b_c."""
+    """For a block with cells that are not finished: its cells, Σwy in each, and the derivative of Σwy by b_c."""
 
     within: _Values
     place: Floats

@@ -1,7 +1,7 @@
-"""Fitting: from a measurement and public facts to draws and tables. Nothing here sees the survey.
+"""Fitting: from a measurement and public facts to draws and tables. Nothing here uses the survey.
 
-Without a formula a cell's mean is the sum of its columns' main effects and of what the cell adds, which is drawn
-towards zero; with one, the formula's columns say all.
+Without a formula, a cell's mean is the sum of main effects of the columns and of an effect of the cell, which is shrunk
+towards zero. With a formula, its terms alone determine the mean.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from svysynth.models.records import design_matrix
 from svysynth.models.sampler import MOST_ROUNDS, draw_from
 
 MAIN_EFFECT = 1.0
-"""The spread of a level's effect about the centre, in scales."""
+"""The prior standard deviation of a level's effect about the centre, in scales."""
 COEFFICIENT = 2.0
-"""The spread of a formula's coefficient, which may be the difference of two levels."""
+"""The prior standard deviation of a formula's coefficient, in scales; it may be the difference of two levels."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Draws that a measurement gives, and what the diagnostics say of them."""
+    """The draws from a measurement, with their diagnostics."""
 
     drawn: CellDraws
     verdict: Verdict
     outcome_shape: Shape | None
-    """None where no histogram was measured, so that nothing can be said of it."""
+    """The fit of the outcome's distribution; None if no histogram was measured, so that it cannot be checked."""
     weight_shape: Shape | None
 
 
 def describe(
     measurement: Measurement, facts: PublicFacts, prior: CovariancePrior, formula: str | None
 ) -> tuple[NoisyModel, NoisyStatistics] | tuple[GivenWeights, GivenStatistics]:
-    """The posterior, and what it needs."""
+    """The posterior, and the arrays that it needs."""
     if formula is None:
         x = facts.indicators()
         spread, deviations = np.full(x.shape[1], MAIN_EFFECT), len(facts.labels) > 1
@@ -81,7 +81,7 @@ def fit_measurement(
     streams: Streams,
     rounds: int = MOST_ROUNDS,
 ) -> Fitted:
-    """Draw from the posterior, and compare the model's shape with the noisy histograms, if there are any."""
+    """Draw from the posterior, and compare the model with the noisy histograms, if there are any."""
     model, statistics = describe(measurement, facts, prior, formula)
     found, verdict = draw_from(model, statistics, streams, draws, "noisy sums", rounds)
     drawn = unscaled({name: np.asarray(value) for name, value in found.items()}, measurement)

@@ -1,6 +1,6 @@
-"""From the public folder: what anybody can make of a release from noisy sums, without the survey and without ε.
+"""From the public folder: what anybody can make from a release from noisy sums, without the survey and without ε.
 
-The files and tables of the release are made again here for verification, and other files and tables for whoever asks.
+The files and tables of the release are made again here for verification, and further files and tables on request.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from svysynth.survey.formats.parquet import count_rows, read_rows
 LAST_DIGIT = 1.001 * 10.0 ** (1 - MICRODATA_DIGITS)
 """Published numbers may differ by one in their last digit: floats depend a little on the machine."""
 ROUNDING = 1e-9
-"""So may sums that are made again, in their last digits."""
+"""The difference allowed in sums that are computed again, for the same reason."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class FromPublic:
-    """Measurement, facts and draws of a public folder, and what follows from them."""
+    """The measurement, facts and draws of a public folder, and the files and tables that follow from them."""
 
     make: FileMaker
     plan: FilePlan
@@ -58,7 +58,7 @@ class FromPublic:
 
     @classmethod
     def read(cls, public: Path, manifest: Manifest) -> FromPublic:
-        """What a public folder says; it has to be the manifest's."""
+        """Read a public folder and check it against its manifest."""
         text = (public / MEASUREMENT).read_bytes()
         weights = read_weights((public / WEIGHTS).read_bytes()) if manifest.survey.weight_public else None
         measurement, facts = read_measurement(text, weights)
@@ -66,14 +66,14 @@ class FromPublic:
         drawn, plan = read_draws((public / DRAWS).read_bytes(), len(facts.codes)), read_files(text)
         files = manifest.privacy.datasets
         if list(plan.draws) != (choose_draws(len(drawn), files) + 1 if files else np.empty(0)).tolist():
-            raise ValueError("the files are not of the draws that the manifest's number of files gives")
+            raise ValueError("the files do not come from the draws that follow from the manifest's number of files")
         survey = manifest.survey
         make = FileMaker(drawn, measurement, facts, plan.seed, survey.outcome, survey.strata)
         return cls(make, plan, manifest.estimation)
 
     @property
     def draws(self) -> int:
-        """How many there are."""
+        """The number of draws."""
         return len(self.make.drawn)
 
     @property
@@ -83,11 +83,11 @@ class FromPublic:
 
     @property
     def left(self) -> int:
-        """Every draw gives one file."""
+        """How many further files there can be: every draw gives one file."""
         return self.draws - len(self.plan.draws)
 
     def tabulate_all(self, tables: Sequence[TableSpec]) -> pl.DataFrame:
-        """Tables from all draws, to the digits that are published."""
+        """Make tables from all draws, rounded to the published digits."""
         public = self.make.facts.labels
         for column in (column for table in tables for column in table.by):
             if column not in public:
@@ -97,11 +97,11 @@ class FromPublic:
         return rounded(found, TABLE_DIGITS)
 
     def synthetic(self, files: int) -> Synthetic:
-        """Further files as surveys."""
+        """Make further files, as surveys."""
         return Synthetic(tuple(self.make.survey(draw) for draw in self._unused(files)), "imputed")
 
     def write(self, files: int, folder: Path) -> None:
-        """Further files, in the formats of the release."""
+        """Write further files, in the formats of the release."""
         records = len(self.make.facts)
         for number, draw in enumerate(self._unused(files), start=self.first):
             for ending in endings(records):
@@ -109,13 +109,13 @@ class FromPublic:
 
     def _unused(self, files: int) -> tuple[int, ...]:
         if not 1 <= files <= self.left:
-            used = f"{len(self.plan.draws)} of its {self.draws} draws are files of the release"
-            problem = f"asks for {files:,}, and this release has {self.left:,} left: {used}"
+            used = f"{len(self.plan.draws)} of its {self.draws} draws were used for the files of the release"
+            problem = f"{files:,} are requested, and this release has {self.left:,} left: {used}"
             raise SurveyError("spec", "files", problem, f"ask for 1 to {self.left:,}")
         return self.plan.further(self.draws)[:files]
 
     def compare(self, public: Path) -> None:
-        """Make the release's own files again; the first that is another is an error."""
+        """Make the release's own files again; the first file that differs is an error."""
         for number, draw in enumerate(self.plan.draws, start=1):
             path = public / file_name(number, "parquet")
             if not self._is_of_draw(path, draw):
@@ -142,7 +142,7 @@ def _same(published: pl.DataFrame, again: pl.DataFrame) -> bool:
 
 
 def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: Manifest) -> None:
-    """The measurement is the manifest's: the same survey, and no more ε than was charged."""
+    """Check that the measurement belongs to the manifest: the same survey, and no more ε than was charged."""
     survey, privacy = manifest.survey, manifest.privacy
     same = (
         measurement.records == len(facts) == survey.records
@@ -157,11 +157,11 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
         and _has_scales_of(privacy, measurement)
     )
     if not same:
-        raise ValueError("the measurement is not the manifest's")
+        raise ValueError("the measurement does not belong to the manifest")
 
 
 def _has_scales_of(privacy: PrivacyFacts, measurement: Measurement) -> bool:
-    """Whether scales come from noisy histograms, or are the manifest's constants."""
+    """Whether the scales come from the source that the manifest states: noisy histograms, or its constants."""
     scaling, constants, measured = measurement.scaling, privacy.constants, measurement.plan.histogram > 0
     if constants is None:
         return measured and privacy.scales == "histograms"
@@ -171,7 +171,7 @@ def _has_scales_of(privacy: PrivacyFacts, measurement: Measurement) -> bool:
 
 
 def _has_total_of(survey: SurveyFacts, measurement: Measurement, weights: PublicWeights | None) -> bool:
-    """Whether the total is the declared one; or, with the weight's scale, what the public weights give."""
+    """Whether the total is the declared one or, if weights are public, total and weight scale follow from them."""
     if weights is None:
         return measurement.population_total == survey.population_total
     scale = measurement.scaling.weight
@@ -186,7 +186,7 @@ def _is_of_groups(weights: PublicWeights, facts: PublicFacts) -> bool:
 
 
 def _is_declared(sizes: NoisySizes, facts: PublicFacts) -> bool:
-    """Whether the cells are all that levels declare, and the sizes those that noise gave."""
+    """Whether the cells are all combinations of declared levels, and their sizes follow from the noisy counts."""
     every = math.prod(len(labels) for labels in facts.labels.values())
     again = facts_of_noisy(facts, sizes) if len(sizes.counts) == len(facts.count) else None
     return len(facts.codes) == every and again is not None and bool((again.count == facts.count).all())

@@ -1,22 +1,23 @@
-"""The posterior where weights are public: of the outcomes alone, given every record's weight.
+"""Given weights: the posterior of the outcomes alone, given every record's weight, if weights are public.
 
 In scales, a record of cell c whose weight has the score g (`public_weights.py`) has
 
     t = μ_c + b(g − ḡ_c) + e,    e ~ N(0, σ²),    μ_c = x_c β + δ_c,    δ_c ~ N(0, τ²).
 
-It is the law that FBS and FBP have of t given v, and needs none of v. So the true sums of a cell, and the scatter of t
-and g within cells, of which W_gg is public, are
+This is the distribution of t given v under FBS and FBP; no distribution of v is needed. So the true sums of a cell, and
+the scatter of t and g within cells, are (W_gg is public)
 
     S_c ~ N(n_c μ_c, n_c σ²),    W_tg ~ N(b W_gg, σ² W_gg),    W_tt = W_tg²/W_gg + σ²χ²,
 
-with n − K − 1 degrees of freedom; and what was measured is ΣS_c in the rows of each level, W_tt + ΣS_c²/n_c and
-W_tg + Σ(S_c/n_c)Σ_c g, each with Laplace noise. Where weights are constant within cells there is no b and no W_tg, and
-one degree of freedom more. Priors are those of the general form (`posterior.py`), at the weights' spread that is known;
-σ² and b have them through the spread of t and its correlation with g.
+with n − K − 1 degrees of freedom. What was measured is ΣS_c in the rows of each level, W_tt + ΣS_c²/n_c and
+W_tg + Σ(S_c/n_c)Σ_c g, each with Laplace noise. If weights are constant within cells, there is no b and no W_tg, and
+one degree of freedom more. The priors are those of the general form (`posterior.py`), given the known spread of the
+weights. The priors of σ² and b follow from those of the spread of t and its correlation with g.
 
-A row's weighted sum of outcomes is that of the known weights: a group of records of one cell and stratum has, for a log
-outcome, the weighted mean exp(t̄_c + σ²/2 + b d_g + b² q_g/2 + γ), with the mean d_g and the variance q_g of its scores
-by weight. γ is how far a file is from that, as in the general form, and what it has by chance follows from the weights.
+A row's weighted sum of outcomes uses the known weights. For a log outcome, a group of records of one cell and stratum
+has the weighted mean exp(t̄_c + σ²/2 + b d_g + b² q_g/2 + γ), where d_g and q_g are the weighted mean and variance of
+its scores. γ is the difference between the file and this model, as in the general form. Its variance by chance follows
+from the weights.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ class GivenStatistics(NamedTuple):
     """The measurement in scales, and the public facts with the weights, as arrays."""
 
     size: Array
-    """n_c."""
+    """n_c, the number of records of each cell."""
     x: Array
-    """Cell × coefficient."""
+    """The design matrix: cell × coefficient."""
     spread: Array
-    """Of each coefficient's prior."""
+    """The prior standard deviation of each coefficient."""
     width: Array
     """The scale in units of t."""
     weight_spread: Array
-    """Of v within cells; 0 where weights are constant there."""
+    """The standard deviation of v within cells; 0 if weights are constant there."""
     score_sum: Array
     """Σg of each cell."""
     score_scatter: Array
     """W_gg."""
     cell: Array
-    """Of each group."""
+    """The cell of each group."""
     share: Array
     """Σu of each group."""
     tilt: Array
@@ -75,22 +76,22 @@ class GivenStatistics(NamedTuple):
     sums: tuple[Array, ...]
     noise: tuple[Array, ...]
     squares: Array
-    """One or two."""
+    """The noisy W_tt + ΣS_c²/n_c and, if weights vary within cells, the noisy sum of products of t and g."""
     squares_noise: Array
     weighted_members: Array
-    """Row × cell, of the weighted sums."""
+    """For the weighted sums, row × cell: one where the cell is in the row."""
     weighted_groups: Array
-    """Row × group."""
+    """For the weighted sums, row × group: one where the group is in the row."""
     weighted: Array
     weighted_noise: Array
     width_error: Array
-    """Of the log of a scale."""
+    """The error of the log of a scale."""
 
 
 def given_statistics(
     measurement: Measurement, facts: PublicFacts, size: Integers, x: Floats, spread: Floats
 ) -> GivenStatistics:
-    """What the posterior needs, with a cell in each row of x."""
+    """The arrays that the posterior needs, where each row of x is a cell."""
     if facts.weights is None:
         raise ValueError("the weights are not public")
     step, weighted, width = measurement.step, measurement.weighted, measurement.scaling.outcome.width
@@ -123,10 +124,10 @@ def given_statistics(
 
 
 def _by_chance(known: KnownWeights, facts: PublicFacts, members: Floats, width: float | None) -> Floats:
-    """The variance over samples of a row's weighted mean about what the plain means of its cells say.
+    """The variance over samples of a row's weighted mean about the value that the unweighted means of its cells imply.
 
-    With the shares ω of the weight, Σω²Var(y/ȳ) − Var(t)/n in a cell: of a log outcome the first is exp(s²) − 1, with s
-    the scale, and the second s²; else both are 1 in scales.
+    In a cell it is Σω²Var(y/ȳ) − Var(t)/n, where ω are the records' shares of the weight. For a log outcome Var(y/ȳ) is
+    exp(s²) − 1 and Var(t) is s², where s is the scale; otherwise both are 1 in scales.
     """
     cells = len(facts.codes)
     weight = np.bincount(facts.cell, known.weight, cells)
@@ -138,21 +139,21 @@ def _by_chance(known: KnownWeights, facts: PublicFacts, members: Floats, width: 
 
 @outlined
 class _Point(NamedTuple):
-    """Unconstrained parameters by name."""
+    """The unconstrained parameters by name."""
 
     sums: Array
-    """Of each cell: standard normal, given the rest, if the noise were normal."""
+    """The true sum of each cell, transformed so that it would be standard normal, given the rest, with normal noise."""
     scatter: Array
-    """log of the root of χ² over its degrees of freedom, and (W_tg − b W_gg)/σ√W_gg where there is one."""
+    """log √(χ²/degrees of freedom), and (W_tg − b W_gg)/σ√W_gg if weights vary within cells."""
     spread: Array
-    """log s of t within cells, and arctanh of the correlation with g where there is one."""
+    """log s of t within cells, and arctanh of the correlation with g if weights vary within cells."""
     coefficients: Array
     deviation: Array
     """log τ."""
     misfit: Array
-    """γ of each row in units of what prior and noise leave of it."""
+    """γ of each row in units of its standard deviation given prior and noise."""
     common: Array
-    """γ₀ in units of its prior's spread, and log(m/MISFIT)."""
+    """γ₀ in units of its prior standard deviation, and log(m/MISFIT)."""
 
 
 @outlined
@@ -163,7 +164,7 @@ class _Latent(NamedTuple):
     scatter: Array
     """W_tt and W_tg, or W_tt alone."""
     log_density: Array
-    """Of the sums, with the Jacobian of their map."""
+    """The log density of the sums, with the Jacobian of their map."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class GivenWeights(NoisyDensity):
     """The posterior of one model's outcomes from noisy sums, given the weights."""
 
     scores: bool = True
-    """Whether weights vary within cells, so that outcomes may go with them."""
+    """Whether weights vary within cells, so that outcomes may be correlated with them."""
     sampling = Sampling(near_normal=True, turn=0.1, steps=20, oversampling=6)
     coefficients = ("outcome_mean", "mean_square", "outcome_misfit")
 
@@ -187,7 +188,7 @@ class GivenWeights(NoisyDensity):
         return []
 
     def complete(self, key: Array, z: Array, statistics: GivenStatistics) -> Parameters:
-        """What the true sums of a draw say, in scales: means of the cells, spread within them, and the misfit."""
+        """The figures that follow from the true sums of a draw, in scales: cell means, spread within cells, misfit."""
         point, latent = self._at(z, statistics)
         learned, by_chance, unit = _misfit_scale(point, statistics)
         share = learned / (learned + by_chance)
@@ -236,7 +237,7 @@ class GivenWeights(NoisyDensity):
         return statistics.size.sum() - len(statistics.size) - self.scores
 
     def _mean_square(self, latent: _Latent, statistics: GivenStatistics) -> Array:
-        """The mean squares within cells: of t, and of t and g."""
+        """The mean squares of t, and the mean products of t and g, within cells."""
         return latent.scatter / (statistics.size.sum() - len(statistics.size))
 
     def _means(self, latent: _Latent, statistics: GivenStatistics) -> Array:
@@ -247,7 +248,7 @@ class GivenWeights(NoisyDensity):
         return jnp.asarray(x @ jnp.linalg.solve(gram, x.T @ latent.sums))
 
     def _start(self, statistics: GivenStatistics) -> Array:
-        """Where Newton's steps begin: least squares, and a spread that no noise can make absurd."""
+        """The start of Newton's steps: least squares, with a spread kept in a reasonable range whatever the noise."""
         size, x = statistics.size, statistics.x
         finest = max(range(len(statistics.sums)), key=lambda level: len(statistics.sums[level]))
         rows, members = statistics.sums[finest], statistics.members[finest]
@@ -267,7 +268,7 @@ class GivenWeights(NoisyDensity):
         )
 
     def _residuals(self, point: _Point, latent: _Latent, statistics: GivenStatistics) -> list[Array]:
-        """What was measured less what is true, in scales of the noise."""
+        """The measured minus the true values, in scales of the noise."""
         found = [
             (sums - members @ latent.sums) / noise
             for members, sums, noise in zip(statistics.members, statistics.sums, statistics.noise, strict=True)
@@ -297,11 +298,11 @@ class GivenWeights(NoisyDensity):
         return statistics.weighted_groups @ (statistics.share * excess)
 
     def _by_cell(self, misfit: Array, point: _Point, statistics: GivenStatistics) -> Array:
-        """The γ of rows as that of their cells, with the γ₀ that all share."""
+        """The γ of each cell: that of its row, plus the γ₀ that all rows share."""
         return statistics.weighted_members.T @ misfit + COMMON * point.common[0]
 
     def _without_noise(self, point: _Point, latent: _Latent, statistics: GivenStatistics) -> Array:
-        """All of the log density but the noise of the measurement."""
+        """The log density without the term for the noise of the measurement."""
         size = statistics.size
         square = latent.scatter[0] + (latent.sums**2 / size).sum()
         log_variance = jnp.log(square / size.sum() - (latent.sums.sum() / size.sum()) ** 2)
@@ -329,7 +330,7 @@ class GivenWeights(NoisyDensity):
 
 
 def _misfit_scale(point: _Point, statistics: GivenStatistics) -> tuple[Array, Array, Array]:
-    """The prior variance of γ in each row, m² and that by chance, and the unit in which γ is sampled."""
+    """The prior variances of γ in each row, m² and the variance by chance, and the unit in which γ is sampled."""
     learned = jnp.broadcast_to(MISFIT**2 * jnp.exp(2 * point.common[1]), statistics.chance.shape)
     weight = statistics.weighted_groups @ statistics.share
     variance, noise = learned + statistics.chance, 2 * (statistics.weighted_noise / weight) ** 2
@@ -337,7 +338,7 @@ def _misfit_scale(point: _Point, statistics: GivenStatistics) -> tuple[Array, Ar
 
 
 def _own_measurement(statistics: GivenStatistics) -> tuple[Array, Array]:
-    """For each cell the precision of a level that has a row for it alone, and that row; none where there is no such."""
+    """The precision and the measured sums of the level in which each cell is a row of its own; 0 without one."""
     size = statistics.size
     for members, sums, noise in zip(statistics.members, statistics.sums, statistics.noise, strict=True):
         if len(sums) == len(size):

@@ -1,35 +1,37 @@
-"""Measurement: noisy histograms and sums of the answers, the only thing that leaves the confidential side.
+"""Measurement: noisy histograms and sums of the answers, the only data that later steps may take from the survey.
 
-A record counts with whole numbers T and V, its scaled outcome and weight in steps of reach/LARGEST, and the bound
-|T| + |V| ≤ LARGEST is enforced on these whole numbers. What is measured, with the largest change (in the sum of
-absolute differences) that one respondent's answers (y, w) replaced by others can make, or, where whole records are
-protected, one record replaced by another in any cell:
+A record contributes whole numbers T and V, its scaled outcome and weight in steps of reach/LARGEST. The bound
+|T| + |V| ≤ LARGEST is enforced on these whole numbers. The table shows what is measured and its sensitivity: the
+largest change, in the sum of absolute differences, if one respondent's answers (y, w) are replaced by others or, if
+whole records are protected, if one record is replaced by another in any cell:
 
     histograms of t and of v         1 leaves a band, 1 enters one                        2 each
     ΣT, ΣV in each row of a level    |T| + |V| ≤ LARGEST leaves, as much enters           2·LARGEST each level
     ΣT², ΣTV, ΣV²                    T² + |TV| + V² ≤ (|T| + |V|)² ≤ LARGEST²             2·LARGEST²
     ΣY, ΣU in each row of a level    |Y| + |U| ≤ LARGEST leaves, as much enters           2·LARGEST
 
-Y and U are what the record adds to the weighted mean of the outcome and to the sum of weights, not as logarithms
-(`scaling.weighted_excess`), in whole numbers bounded in the same way. With them tables are right on average for answers
-that are not lognormal too.
+Y and U are what the record adds to the weighted mean of the outcome and to the sum of weights, both without logarithms
+(`scaling.weighted_excess`), as whole numbers bounded in the same way. They make tables right on average also for
+answers that are not lognormal.
 
-Blanked out, which is the record counting 0, or with the record removed, each is half as large. Where whole records are
-protected the sizes of cells are measured first (`sizes.py`), and n is their noisy sum from then on.
+If the record is blanked out, so that it contributes 0, or is removed, each change is half as large. If whole records
+are protected, the sizes of cells are measured first (`sizes.py`), and n is their noisy sum from then on.
 
-Where weights are public (`public_weights.py`) T is bounded by itself, |T| ≤ LARGEST, and a record's score G, |G| ≤ H,
-is the same whatever its outcome. Its outcome y replaced by another then moves
+If weights are public (`public_weights.py`), T has its own bound |T| ≤ LARGEST, and a record's score G, |G| ≤ H, is the
+same whatever its outcome. If the outcome y is replaced by another, the changes are
 
     a histogram of t                 1 leaves a band, 1 enters one                        2
     ΣT in each row of a level        |T| ≤ LARGEST leaves, as much enters                 2·LARGEST each level
     ΣT², ΣTG                         T² is in 0 … LARGEST², TG in −LARGEST·H … LARGEST·H  LARGEST² + 2·LARGEST·H
     ΣY in each row of a level        |Y| ≤ LARGEST leaves, as much enters                 2·LARGEST
 
-ΣTG is measured where weights vary within cells. Blanked out, each is half as large, if T² then counts LARGEST²/2.
+ΣTG is measured if weights vary within cells. If the outcome is blanked out, each change is half as large, provided that
+T² then counts as LARGEST²/2.
 
-Sums of whole numbers are exact whatever the floats, and so is the sensitivity. Discrete Laplace noise on each of them
-gives ε-differential privacy, the ε of all uses added up, for every data set. Scales and centre follow from the noisy
-histograms, not from the data; where they are constants of the spec there are no histograms.
+Sums of whole numbers are exact whatever the rounding of floats, and so is the sensitivity. Discrete Laplace noise on
+each of them gives ε-differential privacy for every data set, where ε is the sum over all uses. The scales and the
+centre are computed from the noisy histograms, not from the data. If they are constants of the spec, there are no
+histograms.
 """
 
 from __future__ import annotations
@@ -69,11 +71,12 @@ from svysynth.survey.survey import Survey
 HISTOGRAM_SENSITIVITY = 2
 MOST_RECORDS = 2**30
 NOT_NORMAL = 0.15
-"""The standard deviation of answers that are nearly normal is their scale, give or take this share."""
+"""The relative error of the scale as the standard deviation of answers that are only nearly normal."""
 ONE_SCALE_OUT = 0.24
-"""The normal density one scale from its centre: a quantile that is off by q is off by q/0.24 scales."""
+"""The normal density one scale from its centre: an error q in a probability is an error of q/0.24 scales in the
+quantile."""
 NO_SAY = 1e6
-"""The error of the log of a spread of which no histogram says anything."""
+"""The error of the log of a spread if no histogram says anything about it."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +85,18 @@ class Use:
 
     name: str
     sensitivity: int
-    """How far one respondent's changed answers can move the vector, in the sum of absolute differences."""
+    """The largest change of the vector if one respondent's answers change, in the sum of absolute differences."""
     epsilon: Fraction
 
     @property
     def scale(self) -> float:
-        """Of the noise, in whole numbers: sensitivity/ε, rounded up."""
+        """The scale of the noise in whole numbers: sensitivity/ε, rounded up."""
         return laplace_scale(self.sensitivity, self.epsilon)
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """Weighted sums in the rows of some columns: of outcomes alone, or of the weights themselves too."""
+    """The plan of the weighted sums in the rows of some columns: of outcomes alone, or also of the weights."""
 
     columns: tuple[str, ...]
     both: bool
@@ -102,27 +105,27 @@ class Weighted:
 
 @dataclass(frozen=True)
 class Plan:
-    """How ε is spent, from public information alone: the parts add up to ε exactly."""
+    """How ε is spent, decided from public information alone. The parts add up to ε exactly."""
 
     histogram: Fraction
-    """For each; 0 where there are none, because scales are public constants."""
+    """The ε of each histogram; 0 if there are none because the scales are public constants."""
     levels: tuple[tuple[tuple[str, ...], Fraction], ...]
-    """The columns that tell rows apart, and what the sums of each row may cost."""
+    """The columns of each level, whose combinations are its rows, and the ε of the sums in these rows."""
     squares: Fraction
     weighted: Weighted
     sizes: Fraction = Fraction()
-    """For the sizes of cells, where whole records are protected."""
+    """The ε of the sizes of cells, if whole records are protected."""
     weights_public: bool = False
-    """Then nothing is measured of the weights."""
+    """If so, nothing about the weights is measured."""
 
     @property
     def histograms(self) -> int:
-        """How many there may be: of the outcome, and of the weight unless that is public."""
+        """The largest number of histograms: of the outcome, and of the weight unless weights are public."""
         return 1 if self.weights_public else 2
 
     @property
     def epsilon(self) -> Fraction:
-        """All of it, for changed answers or records."""
+        """The total ε, for changed answers or changed records."""
         sums = sum((part for _, part in self.levels), Fraction())
         return self.sizes + self.histograms * self.histogram + sums + self.squares + self.weighted.epsilon
 
@@ -130,59 +133,59 @@ class Plan:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Noisy sums in the rows of some public columns: of T and V, or of Y and U."""
+    """Noisy sums of T and V, or of Y and U, in the rows of some public columns."""
 
     columns: tuple[str, ...]
     place: Integers
     """The row of each cell."""
     sums: Integers
-    """Row × 2, or row × 1 where T or Y alone is summed up."""
+    """Row × 2, or row × 1 if only T or only Y is summed."""
     scale: float
-    """Of the noise."""
+    """The scale of the noise."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class NoisySizes:
-    """How many records each group of cell and stratum has, with noise."""
+    """The noisy number of records in each group of cell and stratum."""
 
     counts: Integers
     scale: float
-    """Of the noise."""
+    """The scale of the noise."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """What was measured, with its noise: protected, and all that later steps may use of the answers."""
+    """What was measured, with noise. It is protected, and later steps use nothing else about the answers."""
 
     records: int
-    """n, or what the noisy sizes say it is."""
+    """n, or its noisy value if whole records are protected."""
     population_total: float
-    """As declared, or Σw where weights are public."""
+    """The declared total, or Σw if weights are public."""
     transform: Transform
     bounds: BoundsSpec
     plan: Plan
     outcome_bands: Integers
-    """Of the noisy histogram; empty where there is none."""
+    """The counts of the noisy histogram; empty if there is none."""
     weight_bands: Integers
     scaling: Scaling
     levels: tuple[Level, ...]
     squares: Integers
-    """ΣT², ΣTV, ΣV²; where weights are public, ΣT² and ΣTG, or ΣT² alone."""
+    """ΣT², ΣTV, ΣV²; if weights are public, ΣT² and ΣTG, or ΣT² alone."""
     squares_scale: float
     weighted: Level
     sizes: NoisySizes | None = None
-    """None where sizes are public."""
+    """None if sizes are public."""
 
     @property
     def step(self) -> float:
-        """One whole number in scales."""
+        """The size of one step of the whole numbers, in scales."""
         return self.scaling.reach / LARGEST
 
     @property
     def width_error(self) -> float:
-        """How well noisy histograms know the log of a spread: their noise, and that answers are not quite normal."""
+        """The error of the log of a spread from noisy histograms, from noise and from answers that are not normal."""
         if not self.plan.histogram:
             return NO_SAY
         noise = math.sqrt(len(self.outcome_bands)) * Use("", HISTOGRAM_SENSITIVITY, self.plan.histogram).scale
@@ -190,7 +193,7 @@ class Measurement:
 
     @property
     def weighted_step(self) -> float:
-        """One whole number of the weighted sums, in weights over the mean weight."""
+        """The size of one step of the weighted sums, in weights relative to the mean weight."""
         return largest_excess(self.scaling, self.transform, self.plan.weighted.both) / LARGEST
 
 
@@ -211,21 +214,21 @@ def measure(
     sizes: NoisySizes | None = None,
     scales: tuple[Scale, Scale] | None = None,
 ) -> Measurement:
-    """Go through the records twice, for the histograms and for the sums. Confidential until the noise is added.
+    """Read the records twice, for the histograms and for the sums. Everything is confidential until noise is added.
 
-    Where scales are given they are public, the plan has nothing for histograms, and the records are read once.
-    n is that of the facts, which is noisy where sizes were measured: the true one says only how far to go.
+    If scales are given, they are public, the plan has no ε for histograms, and the records are read once. n is that of
+    the facts, which is noisy if sizes were measured. The true n is used only to read all records.
     """
     public = facts.weights
     total = survey.population_total if public is None else public.total
     if total is None:
         raise ValueError("the population total is not declared")
     if (public is not None) != plan.weights_public:
-        raise ValueError("the plan is not of these weights")
+        raise ValueError("the plan is not for these weights")
     if len(survey) > MOST_RECORDS:
         raise ValueError("too many records for exact sums")
     if (scales is None) != (plan.histogram > 0):
-        raise ValueError("a plan with histograms needs no scales, and one without needs them")
+        raise ValueError("a plan with histograms needs no scales, and a plan without histograms needs them")
     records = len(facts)
     answers = Answers(survey.outcome_values, survey.weights, bounds, transform, records / total, public is not None)
     noisy: list[Integers] = [np.empty(0, np.int64), np.empty(0, np.int64)]
@@ -271,7 +274,7 @@ def measure(
 
 
 def squares_sensitivity(kinds: int, reach: float) -> int:
-    """How far answers that are changed move ΣT², ΣTV and ΣV²; or, where weights are public, ΣT² and ΣTG, or ΣT²."""
+    """The sensitivity of ΣT², ΣTV and ΣV² for changed answers; if weights are public, of ΣT² and ΣTG, or of ΣT²."""
     if kinds == 3:
         return 2 * LARGEST**2
     return LARGEST**2 + (kinds - 1) * 2 * LARGEST * largest_score(reach / LARGEST)
@@ -291,7 +294,7 @@ def _measure_level(
 class _Counts:
     answers: Answers
     bands: tuple[Bands, ...]
-    """Of t and v, or of t alone."""
+    """The bands of t and v, or of t alone."""
 
     def __call__(self, piece: slice) -> tuple[Integers, ...]:
         return tuple(band.count(values) for band, values in zip(self.bands, self.answers(piece), strict=False))
@@ -300,7 +303,7 @@ class _Counts:
 @outlined
 @dataclass(frozen=True)
 class _Sums:
-    """Of a block: ΣT and ΣV in each cell, the three sums of squares, and ΣY and ΣU in each cell."""
+    """The sums over a block: ΣT and ΣV in each cell, the three sums of squares, and ΣY and ΣU in each cell."""
 
     answers: Answers
     scaling: Scaling
@@ -320,7 +323,7 @@ class _Sums:
 @outlined
 @dataclass(frozen=True)
 class _SumsOfOutcomes:
-    """Of a block, where weights are public: ΣT in each cell, ΣT² and ΣTG, or ΣT² alone, and ΣY in each cell."""
+    """The sums over a block if weights are public: ΣT in each cell, ΣT² and ΣTG (or ΣT² alone), and ΣY in each cell."""
 
     answers: Answers
     scaling: Scaling

@@ -1,11 +1,11 @@
-"""Noisy sums, `fbs` and `fbp` with the guarantee `global`: a promise for every data set that depends on no sampler.
+"""Noisy sums, `fbs` and `fbp` with the guarantee `global`: it holds for every data set and depends on no sampler.
 
-Sums of the answers are measured once, with noise (`measurement.py`, which has the proof). All that follows takes the
-measurement and public facts and nothing else: draws from a posterior that knows the noise, tables with standard errors,
-and synthetic files. It can fail, be repeated or be refused at no cost in ε.
+Sums of the answers (outcomes and weights) are measured once, with noise (`measurement.py`, which has the proof). All
+later steps use the measurement and public facts and nothing else: draws from a posterior that accounts for the noise,
+tables with standard errors, and synthetic files. These steps can fail, be repeated or be refused at no cost in ε.
 
-With `protect = "record"` the sizes of cells are measured first, and what follows knows no others. Weights that are
-declared public are kept as they are, and the outcome alone is measured (`public_weights.py`).
+With `protect = "record"` the sizes of cells are measured first, and later steps use only these noisy sizes. Weights
+that are declared public are kept as they are, and only the outcome is measured (`public_weights.py`).
 """
 
 from __future__ import annotations
@@ -73,68 +73,69 @@ from svysynth.survey.large_files import undivided_design
 from svysynth.survey.survey import Survey
 
 FEWEST_OVER_CELLS = 3
-"""So many more records than cells there must be, for a spread within cells."""
+"""The number by which records must exceed cells, so that a spread within cells can be estimated."""
 MOST_CELLS = 1000
-"""Combinations of declared levels, all of which the posterior works on where whole records are protected."""
+"""The most combinations of declared levels if whole records are protected: the posterior has all of them as cells."""
 LEAST_EPSILON = 0.01
-"""Below it the noise is larger than any file."""
+"""The smallest ε: below it the noise exceeds the information in any file."""
 SCALED = "weights are scaled to the published population total"
-LOGARITHM = "it is taken as a logarithm"
-NO_FORM = "this guarantee has no form for it"
-INSTEAD = "leave it out, or use mechanism = 'laplace'"
-DROWNED = "nothing of the answers would be left"
+LOGARITHM = "values clamped to these bounds are log-transformed"
+NO_FORM = "fbs and fbp with guarantee = 'global' do not support it"
+TAYLOR = "set estimation.variance = 'taylor'"
+INSTEAD = "leave survey.fpc out, or use mechanism = 'laplace'"
+DROWNED = "the noise would hide everything about the answers"
 NOTE = (
-    "Tables come from a model fitted to sums that were measured once with noise. Standard errors have parts for "
-    "sampling and for noise. measurement.json and draws.parquet have the noisy sums and the draws that the tables "
-    "follow from."
+    "The tables come from a model fitted to sums that were measured once, with noise. Standard errors include the "
+    "sampling error and the noise. measurement.json contains the noisy sums, and draws.parquet contains the posterior "
+    "draws from which the tables were computed."
 )
 FILES = (
-    "Each synthetic file is an imputation of the confidential one from one of the draws. Its random numbers follow "
-    "from a seed in measurement.json. Combine results by the rules of multiple imputation. `svysynth more` makes "
-    "further files and tables from the public files, at no cost in privacy."
+    "Each synthetic file is an imputation of the confidential file, made from one of the posterior draws. Its random "
+    "numbers come from a seed in measurement.json. Combine results from the files by the rules of multiple imputation. "
+    "`svysynth more` makes further files and tables from the public files, at no cost in privacy."
 )
 ONE_FILE = Finding(
     "privacy.datasets",
-    "one synthetic file is asked for",
-    "what users make from it has no part for noise in its standard errors, which are too small",
-    "leave the setting out, or use 5 or more: files cost nothing here",
+    "only one synthetic file is requested",
+    "standard errors that users compute from one file leave out the noise, and are too small",
+    "leave privacy.datasets out, or set it to 5 or more: files cost no ε under this guarantee",
     stops=False,
 )
 SIZES_NOTE = (
     "Whole records are protected. Numbers of records, in the column n and elsewhere, were measured with noise and are "
-    "not exact; a row in which noise leaves no records has no mean, and its count may be above zero."
+    "not exact. A row whose noisy number of records is zero has no mean; its count may still be above zero."
 )
 WEIGHTS_NOTE = (
-    "Weights are public and kept as they are: weights.parquet has those of each group of measurement.json. Counts and "
-    "proportions are exact, with the standard errors of the sampling design. Only the outcome was measured with noise."
+    "Weights are public and unchanged: weights.parquet lists the weights of each group of records in measurement.json. "
+    "Counts and proportions are exact, with design-based standard errors. Only the outcome was measured with noise."
 )
 
 UNCHECKED = Finding(
     "privacy.scales",
-    f"the shape of the model is {NOT_CHECKED}",
-    "whether answers have the model's shape, and the public scales are right, nothing private says here",
-    "look closely at the tables beside the direct ones, or use privacy.scales = 'histograms'",
+    f"the fit of the model's distribution is {NOT_CHECKED}",
+    "no protected result can show whether the answers follow the model and whether the public scales are right",
+    "compare the tables closely with the direct ones, or use privacy.scales = 'histograms'",
     stops=False,
 )
 SCALES_NOTE = (
-    "Centre and scale of the answers are public constants. Neither these nor the shape of the model were checked: no "
-    "histograms were measured."
+    "The centre and the scale of the answers (outcomes and weights) are public constants. Neither these constants nor "
+    "the fit of the model's distribution were checked, because no histograms were measured."
 )
 
 
 class NoisySums(Mechanism):
-    """Tables and synthetic files from a model that is fitted to noisy sums."""
+    """The mechanism that makes tables and synthetic files from a model that is fitted to noisy sums."""
 
     packages = ("jax", "blackjax", "opendp")
     stated = ("draws", "scales")
     modelled = True
 
     def title(self, name: str) -> str:
-        """For the public report."""
+        """The description for the public report."""
         return f"{name.upper()} from noisy sums: tables and synthetic data from {find_model(name).described}"
 
     def find_public(self, spec: Spec) -> list[Finding]:
-        """What has no form here."""
+        """The findings for settings that this mechanism does not support, and for a single synthetic file."""
         survey, bounds = spec.survey, _bounds(spec)
         found = (
             (
@@ -142,30 +143,30 @@ class NoisySums(Mechanism):
                 "survey.population_total",
                 "is not declared",
                 SCALED,
-                "declare it",
+                "declare survey.population_total",
             ),
             (
                 bounds.weight[0] <= 0 and not survey.weight_public,
                 "privacy.bounds.weight",
-                "begins at zero",
+                "has the lower end zero",
                 LOGARITHM,
-                "give one above zero",
+                "set a lower end above zero",
             ),
             (
                 survey.transform == "log" and bounds.outcome[0] <= 0,
                 "privacy.bounds.outcome",
-                "begins at zero or below",
+                "has a lower end of zero or below",
                 LOGARITHM,
-                "give one above zero, or use transform = 'identity'",
+                "set a lower end above zero, or use survey.transform = 'identity'",
             ),
-            (spec.estimation.variance != "taylor", "estimation.variance", "asks for replicates", NO_FORM, INSTEAD),
-            (survey.fpc is not None, "survey.fpc", "asks for a finite population correction", NO_FORM, INSTEAD),
+            (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
+            (survey.fpc is not None, "survey.fpc", "requests a finite population correction", NO_FORM, INSTEAD),
             (
                 _privacy(spec).epsilon < LEAST_EPSILON,
                 "privacy.epsilon",
                 f"is below {LEAST_EPSILON}",
                 DROWNED,
-                "raise it",
+                "use a larger privacy.epsilon",
             ),
         )
         stopping = [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
@@ -173,13 +174,13 @@ class NoisySums(Mechanism):
         return [*stopping, *one, *_of_whole_records(spec), *_of_constants(spec)]
 
     def undivided(self, spec: Spec) -> str | None:
-        """Whatever this guarantee has a form for is put together from parts."""
+        """A design or variance that needs all records at once; everything else is computed from parts."""
         return undivided_design(spec)
 
     def reads(self, spec: Spec) -> SurveySpec:
-        """Answers are clamped before a logarithm is taken, so that one without any is no reason to refuse.
+        """The spec without a log transform: outcomes are clamped first, so outcomes that are not positive are accepted.
 
-        Nor is a level that is not declared, where whole records are protected: it counts as another.
+        With whole records protected, undeclared codes are accepted too: they count as in survey.other, or as the first.
         """
         update: dict[str, object] = {"transform": "identity"}
         if _privacy(spec).protect == "record":
@@ -189,24 +190,25 @@ class NoisySums(Mechanism):
         return spec.survey.model_copy(update=update)
 
     def check(self, survey: Survey, spec: Spec) -> None:
-        """Too many cells for the records, or too many records for exact sums; all of it public.
+        """Refuse too many cells for the records, and too many records for exact sums.
 
-        Where the number of records is protected, whether there are enough is asked of the noisy sizes.
+        The first test uses public numbers; if the number of records is protected, the noisy sizes decide after the
+        charge. The second test always uses the true number of records.
         """
         if _privacy(spec).protect == "answers" and len(survey) < len(facts_of(survey).codes) + FEWEST_OVER_CELLS:
-            problem = "have nearly as many cells as there are records"
+            problem = "the columns have nearly as many cells as there are records"
             raise SurveyError("spec", "survey.public", problem, "use fewer columns, or merge levels")
         if len(survey) > MOST_RECORDS:
             raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """Advice to the reviewer: bounds that cut into the data, columns that tell the outcome, a shape not checked."""
+        """Advice to the reviewer: bounds that cut off data, columns that determine the outcome, an unchecked model."""
         found = examine_bounds(survey, _bounds(spec))
         added = [] if _constants(spec) is None else [UNCHECKED]
         return replace(found, findings=(*found.findings, *undeclared(survey, spec.survey), *added))
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
-        """ε for a respondent changed, and half of it for one blanked out, or for taking part."""
+        """ε for a respondent changed; ε/2 for one blanked out or, with whole records protected, for taking part."""
         roles, transform = Roles.of(survey), survey.transform
         stated, constants = (privacy.mechanism, privacy.epsilon, privacy.datasets), privacy.scales == "standin"
         if privacy.protect == "record":
@@ -215,15 +217,15 @@ class NoisySums(Mechanism):
         return measured(*stated, transform=transform, public_scales=constants, **vars(roles))
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
-        """Pay, measure once, and go on with the measurement and public facts alone."""
+        """Pay, measure once, and then use the measurement and public facts alone."""
         privacy = _privacy(spec)
         guarantee = self.guarantee(spec.survey, privacy)
         paid = pay(guarantee)
-        # a run with a seed is not charged, so that it must not give away real noise either
+        # a run with a seed is not charged, so it must not use real noise either
         noise = OpenDPNoise() if streams.fresh else StudyNoise(streams)
         progress("measuring sums with noise")
         measurement, facts = _measure(survey, spec, privacy.epsilon, noise)
-        progress("drawing from the posterior that knows the noise")
+        progress("drawing from the posterior given the noisy sums")
         prior = prior_of(privacy.mechanism, spec.model)
         fitted = fit_measurement(measurement, facts, prior, spec.model.formula, privacy.draws, streams)
         progress("making tables")
@@ -246,30 +248,30 @@ class NoisySums(Mechanism):
         return Made(guarantee, paid, synthetic, tables, evidence, tuple(notes), attachments, measurement.records)
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
-        """Imputations, whatever the model."""
+        """Synthetic surveys with the table rules of imputations, whatever the model."""
         return Synthetic(surveys, "imputed")
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """Tables, a report, the measurement, the draws, weights that are public and the synthetic files."""
+        """The tables, the report, the measurement, the draws, the weights if public, and the synthetic files."""
         files = file_names(manifest.privacy.datasets, manifest.survey.records)
         weights = (WEIGHTS,) if manifest.survey.weight_public else ()
         return (*TABLES_AND_REPORT, MEASUREMENT, DRAWS, *weights, *files)
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
-        """From the draws and the public facts; the synthetic files are made again too."""
+        """Make the tables again from the draws and the public facts, and the synthetic files too."""
         found = FromPublic.read(public, manifest)
         found.compare(public)
-        also = f"{found.first - 1} synthetic files, made again from draws and seed" if found.first > 1 else None
+        also = f"{found.first - 1} synthetic files, made again from the draws and the seed" if found.first > 1 else None
         return Remade(found.tabulate_all(manifest.tables), "posterior draws", found.draws, also)
 
     def further(self, public: Path, manifest: Manifest) -> Further | None:
-        """Files of draws that have none yet, and tables."""
+        """Further files, from draws without a file in the release, and further tables."""
         return FromPublic.read(public, manifest)
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
-        """A measurement for each ε and repeat, with noise from a stream."""
+        """Tables at every ε and repeat, each from its own measurement with noise from a stream."""
         for epsilon in grid.epsilons:
             progress(f"{name}: ε = {epsilon:g}")
             for repeat in range(grid.repeats):
@@ -283,7 +285,7 @@ class NoisySums(Mechanism):
 
 
 def prior_of(name: str, settings: ModelSpec) -> CovariancePrior:
-    """The prior of a model that is fitted to noisy sums."""
+    """The prior of a model's spreads and correlation, for a fit to noisy sums."""
     found = make_model(name, settings).covariance_prior
     assert found is not None, "a model that is listed with the guarantee global has one"
     return found
@@ -305,9 +307,9 @@ def measure_survey(
     noise: Noise,
     constants: StandInSpec | None = None,
 ) -> tuple[Measurement, PublicFacts]:
-    """The measurement and the facts that it is about: public ones, or those that noisy sizes give.
+    """The measurement and its facts: the public ones, or those with noisy sizes if whole records are protected.
 
-    With constants these give the scales, and no histograms are measured.
+    If constants are given, the scales come from them, and no histograms are measured.
     """
     scales: Scales = "histograms" if constants is None else "standin"
     public = None if constants is None else public_scales(constants)
@@ -321,13 +323,14 @@ def measure_survey(
     facts = facts_of_noisy(groups, sizes)
     if sum(max(size - 1, 0) for size in facts.size.tolist()) < FEWEST_OVER_CELLS:
         problem = "is too small: the noisy sizes of cells leave no records to fit a model to"
-        raise SurveyError("data", "privacy.epsilon", problem, "raise it, or declare fewer levels in survey.levels")
+        remedy = "use a larger privacy.epsilon, or declare fewer levels in survey.levels"
+        raise SurveyError("data", "privacy.epsilon", problem, remedy)
     plan = plan_measurement(facts, tables, epsilon, part, scales)
     return measure(survey, facts, plan, bounds, transform, noise, sizes, public), facts
 
 
 def _of_whole_records(spec: Spec) -> list[Finding]:
-    """What the spec has to say, or must not, where whole records are protected."""
+    """The findings for settings that are missing or not allowed if whole records are protected."""
     survey = spec.survey
     if _privacy(spec).protect == "answers":
         return []
@@ -339,28 +342,28 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
             survey.weight_public,
             "survey.weight_public",
             "cannot be declared where whole records are protected",
-            "a public list of weights would tell who takes part",
-            "leave it out, or use privacy.protect = 'answers'",
+            "a public list of weights would reveal who takes part",
+            "leave survey.weight_public out, or use privacy.protect = 'answers'",
         ),
         (
             bool(missing),
             "survey.levels",
             f"does not list the levels of column '{next(iter(missing), '')}'",
-            "which levels occur would tell of single records",
-            "list them all there, from public knowledge",
+            "the levels that occur in the file would reveal something about single records",
+            "list all levels in survey.levels, from public knowledge",
         ),
         (
             survey.where is not None,
             "survey.where",
             "cannot be used where whole records are protected",
-            "how a column is compared, as numbers or as text, depends on all records of the file",
-            "leave the other records out of the file beforehand, one by one",
+            "whether a column is compared as numbers or as text depends on all records of the file",
+            "remove the other records from the file beforehand, by a rule that looks at one record at a time",
         ),
         (
             cells > MOST_CELLS,
             "survey.levels",
-            f"has more than {MOST_CELLS:,} combinations of the public columns",
-            "each of them gets noise, whether or not it has records",
+            f"gives more than {MOST_CELLS:,} combinations of the public columns",
+            "each combination gets noise, whether or not it has records",
             "merge levels, or use fewer public columns",
         ),
     )
@@ -368,19 +371,19 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
 
 
 def _of_constants(spec: Spec) -> list[Finding]:
-    """A centre that is no outcome: it may have been given on another scale."""
+    """The finding for a centre outside the bounds of the outcome: it may have been given on another scale."""
     constants, (low, high) = _constants(spec), _bounds(spec).outcome
     if spec.survey.transform == "log":
         low, high = (math.log(end) if end > 0 else -math.inf for end in (low, high))
     if constants is None or low <= constants.mean <= high:
         return []
-    why = "it is the centre of the outcome, on the scale of survey.transform"
-    remedy = "give the mean of log outcome where transform is 'log', or wider bounds"
+    why = "it must be the centre of the outcome on the scale of survey.transform"
+    remedy = "set standin.mean to the mean of the log outcome if survey.transform is 'log', or widen the bounds"
     return [Finding("standin.mean", "lies outside privacy.bounds.outcome", why, remedy, stops=True)]
 
 
 def _constants(spec: Spec) -> StandInSpec | None:
-    """What scales are taken from; None where that is noisy histograms."""
+    """The public constants that give the scales; None if noisy histograms give them."""
     return spec.standin if _privacy(spec).scales == "standin" else None
 
 
@@ -392,6 +395,6 @@ def _privacy(spec: Spec) -> PrivacySpec:
 def _bounds(spec: Spec) -> BoundsSpec:
     bounds = _privacy(spec).bounds
     if bounds is None:
-        remedy = "declare public bounds of outcome and weight (svysynth constants helps)"
+        remedy = "declare public bounds of outcome and weight in [privacy.bounds] (`svysynth constants` helps)"
         raise SurveyError("spec", "privacy.bounds", "are not declared", remedy)
     return bounds

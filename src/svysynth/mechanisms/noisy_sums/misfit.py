@@ -1,9 +1,9 @@
-"""Misfit: the weighted sums that follow from the true sums, and how far the file is from what the model says of them.
+"""Misfit: the weighted sums that follow from the true sums, and how far the file differs from the model in them.
 
-Rows of weighted sums have a γ each, of mean outcomes and of weights. With S, W and the rest of a point given, a row
-tells its γ up to its noise. So γ is moved about what its prior and its row make of it, with the spread that they leave,
-and the sampler finds nearly standard normal numbers however exact or noisy the row is. Likewise γ₀, which all means
-share, is moved so as to make up for what the spreads say of these.
+Each row of weighted sums has a γ for mean outcomes and one for weights. Given S, W and the rest of a point, a row
+determines its γ up to its noise. So γ is sampled relative to its mean and standard deviation given its prior and its
+row, and the sampler sees nearly standard normal numbers however precise or noisy the row is. In the same way γ₀, which
+all means share, is shifted to offset what the spreads contribute to these means.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics
 from svysynth.models.arrays import Array
 
 COMMON = 0.1
-"""γ₀ ~ N(0, COMMON²): how far all of a model's means are off, as a share."""
+"""γ₀ ~ N(0, COMMON²): the relative error that all means of a model share."""
 MISFIT, UNSURE, TAILS = 0.02, 1.2, 0.7
-"""log m ~ N(log MISFIT, UNSURE²) for the mean outcomes, and for the weights, of all rows; that of a row is off this by
-TAILS. So m is learned from the rows, and a few rows may be far off where the others are not."""
+"""log m ~ N(log MISFIT, UNSURE²), one m for the mean outcomes and one for the weights of all rows. The log of a row's
+own m differs from it with standard deviation TAILS. So m is estimated from the rows, and a few rows may have a large
+misfit while the others do not."""
 SUM_OF_WEIGHTS = 0.02
-"""The spread of log κ's prior, beside what samples give by chance."""
+"""The standard deviation of the prior of log κ, besides the variation between samples."""
 LEAST_RATIO = 0.3
-"""Of what a row has to what it would have without γ: noise may leave less, of which no logarithm is taken."""
+"""The least ratio of a row to its value without γ of which a logarithm is taken: noise may make the ratio smaller."""
 LARGEST_LOG = 50.0
-"""Of what is exponentiated: nothing overflows where the sampler looks too far."""
+"""The largest number that is exponentiated, so that nothing overflows if the sampler goes too far."""
 
 
 @outlined
 class MisfitPoint(NamedTuple):
-    """What is sampled of the misfit."""
+    """The sampled parameters of the misfit."""
 
     rows: Array
-    """Row × 1 or 2: γ in units of what is left of it."""
+    """γ in units of its conditional standard deviation: row × 1 or 2."""
     common: Array
-    """γ₀ and log κ, moved and in units of their priors' spreads; log(m/MISFIT) of outcomes and of weights in units of
-    UNSURE."""
+    """γ₀ and log κ, shifted and in units of their prior standard deviations; log(m/MISFIT) of outcomes and of weights
+    in units of UNSURE."""
     tails: Array
-    """Row × 1 or 2: log of a row's own m over that of all, in units of TAILS."""
+    """The log of a row's own m over that of all rows, in units of TAILS: row × 1 or 2."""
     noise_variance: Array
-    """Row × 1 or 2: of the noise of the weighted sums."""
+    """The noise variance of the weighted sums: row × 1 or 2."""
 
 
 @outlined
@@ -50,13 +51,13 @@ class Misfit(NamedTuple):
     """γ and what follows from it at a point."""
 
     rows: Array
-    """Row × 1 or 2: γ."""
+    """γ: row × 1 or 2."""
     common: Array
     """γ₀."""
     weighted: Array
-    """Row × 1 or 2: the weighted sums."""
+    """The weighted sums: row × 1 or 2."""
     log_density: Array
-    """The prior of all that is here, with the Jacobians of the maps."""
+    """The log prior density of the misfit, with the Jacobians of the maps."""
 
 
 def misfit_at(
@@ -74,7 +75,7 @@ def misfit_at(
         off = statistics.weighted[:, 1] + members @ size - plain
         gamma, own = _moved(1, point, statistics, off / plain, plain, exponential=True)
         tilted = weights * jnp.exp(members.T @ gamma)
-        # κ is the sum of the weights with γ, and what is sampled that without: so a row's γ moves no other row
+        # κ is the sum of the weights with γ, but the sum without γ is sampled, so that a row's γ changes no other row
         shift = jnp.log(tilted.sum() / weights.sum())
         weights, density, found = tilted, density + own, [gamma]
     density -= 0.5 * (point.common[1] + shift / spread_of_total) ** 2
@@ -93,7 +94,7 @@ def misfit_at(
 
 
 def _excess(level: Array, log: bool) -> Array:
-    """A cell's mean outcome by weight, less the centre: as a share of the centre for a log outcome, else in scales."""
+    """A cell's weighted mean outcome minus the centre: as a share of the centre for a log outcome, else in scales."""
     return jnp.expm1(jnp.minimum(level, LARGEST_LOG)) if log else level
 
 
@@ -102,7 +103,8 @@ def _moved(
 ) -> tuple[Array, Array]:
     """γ of one kind in each row, and its log density with the Jacobian.
 
-    Without γ a row is `off` by that share of its scale. A row has exp(γ) times its scale, or its scale times γ more.
+    Without γ the measured row differs from the model by `off`, as a share of `scale`. With γ the model's row is exp(γ)
+    times as large if `exponential`, else larger by γ times `scale`.
     """
     ratio = jnp.maximum(1 + off, LEAST_RATIO) if exponential else jnp.ones(())
     target = jnp.log(ratio) if exponential else off
@@ -114,17 +116,17 @@ def _moved(
 
 
 def _told(statistics: NoisyStatistics) -> Array:
-    """How much of what all means share is told by the weighted sums, between 0 and 1."""
+    """How much of the common error of all means the weighted sums determine, between 0 and 1."""
     rows = len(statistics.weighted)
     unknown = 2 * rows * (statistics.weighted_noise / statistics.size.sum()) ** 2 + MISFIT**2 / rows
     return jnp.asarray(COMMON**2 / (COMMON**2 + unknown))
 
 
 def misfit_variance(point: MisfitPoint, statistics: NoisyStatistics) -> tuple[Array, Array]:
-    """The prior variance of γ in each row: m², and that by chance.
+    """The prior variance of γ in each row: m², and the variance by chance.
 
-    Rows have a γ by chance, because their own spreads are not those of all N records: with n records of a variance of
-    about (1/n − 1/N)(s_t s_v)² for means and half of (1/n − 1/N)s_v⁴ for weights.
+    A row has a γ by chance because its own spreads differ from those of all N records. In a row of n records its
+    variance is about (1/n − 1/N)(s_t s_v)² for means and half of (1/n − 1/N)s_v⁴ for weights.
     """
     first, second = statistics.widths
     size, kinds = (statistics.weighted_members @ statistics.size)[:, None], statistics.weighted.shape[1]
@@ -134,6 +136,6 @@ def misfit_variance(point: MisfitPoint, statistics: NoisyStatistics) -> tuple[Ar
 
 
 def _normalised(log_weight: Array, size: Array) -> Array:
-    """The weights of cells, which add up to the number of records."""
+    """The total weights of the cells, scaled to add up to the number of records."""
     weights = size * jnp.exp(log_weight - log_weight.max())
     return jnp.asarray(weights * (size.sum() / weights.sum()))

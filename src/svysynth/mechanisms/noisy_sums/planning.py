@@ -1,18 +1,18 @@
-"""Planning: what is measured and what each part of it may cost, from public facts alone.
+"""Planning: what is measured, and the ε of each part, decided from public facts alone.
 
-A share of ε goes to each of the two histograms, smaller in larger files; none where scales are public constants. The
-rest is split between sums of logarithms in the rows of some levels, the three sums of squares, and weighted sums in the
-rows of one level. Sums by cell give every margin by adding up, with the noise of all its cells; sums by margin as well
-cost a part of the budget and make margins more precise. Weighted sums correct a model that does not hold: in finer rows
-where the file is large, for the whole file where it is small. As in the matrix mechanism, of several choices that one
-is taken which has the least expected error of the requested tables: the mean over their rows of
+Each of the two histograms gets a share of ε, which is smaller in larger files, and zero if scales are public constants.
+The rest is split between sums of logarithms in the rows of some levels, the three sums of squares, and weighted sums in
+the rows of one level. Sums by cell can be added up to every margin, with the noise of all its cells. Measuring sums by
+margin as well costs a part of the budget and makes margins more precise. Weighted sums correct a model that does not
+hold: in finer rows if the file is large, for the whole file if it is small. As in the matrix mechanism, several plans
+are compared, and the one with the least expected error of the requested tables is taken: the mean over their rows of
 
-    log(1 + variance of the mean outcome and of the log count that is not sampling / their sampling variance),
+    log(1 + variance of the mean outcome and of the log count that is not sampling / their sampling variance).
 
-with answers taken to have a spread of one scale in every row, scales of HALF a logarithm, and a model that is off by
-MISFIT in every row and whose mean outcomes are all off by COMMON. What a row's weighted sums have by chance hides its
-misfit as noise does (`posterior.py`). Where weights are public there is one histogram, counts have no error, and
-weighted sums are of outcomes alone.
+Here answers are assumed to have a spread of one scale in every row, and a scale is taken to be HALF a logarithm. The
+model is assumed to be off by MISFIT in every row, and all mean outcomes by COMMON. The random variation of a row's
+weighted sums hides its misfit as noise does (`posterior.py`). If weights are public, there is one histogram, counts
+have no error, and weighted sums are of outcomes alone.
 """
 
 from __future__ import annotations
@@ -35,27 +35,29 @@ from svysynth.mechanisms.noisy_sums.public_weights import MOST_SCORE
 from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
 
 QUANTILE_ERROR = 0.03
-"""The histograms get as much of ε as makes the noise of a quantile this small, as a share of the records."""
+"""Each histogram gets the share of ε at which the noise of a quantile is this small, as a share of the records."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.2
-"""Of ε, for each of the two histograms."""
+"""The least and the largest share of ε for each histogram."""
 SIZE_ERROR = 0.1
-"""The sizes of cells get as much as makes the variance of their noise this part of their sampling variance."""
+"""The sizes of cells get the share of ε at which the variance of their noise is this fraction of their sampling
+variance."""
 MOST_OF_SIZES = 0.25
-"""Of ε, for the sizes of cells."""
+"""The largest share of ε for the sizes of cells."""
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
 COMMON, MISFIT = 0.03, 0.03
-"""Usual errors of a model's means together, and of each mean and count: with real wages and no noise they are about
-that, or half as large again (docs/method.md)."""
+"""Usual errors: of all means of a model together, and of each mean and count. With real wages and no noise they are
+about as large, or half as large again (docs/method.md)."""
 STEPS = 1000
-"""Shares are whole numbers of this fraction, so that they add up exactly."""
+"""Shares are whole numbers divided by this one, so that they add up exactly."""
 SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280, 360, 450]) / STEPS
-"""What is tried for the squares and for the weighted sums."""
+"""The shares that are tried for the squares and for the weighted sums."""
 SPREAD_ERROR = 0.1
-"""The squares get as much as makes the noise of a mean square this small, in scales, or MOST_SQUARES of the rest."""
+"""The squares get a share at which the noise of a mean square is this small, in scales, or at least MOST_SQUARES of the
+rest."""
 MOST_SQUARES = 0.14
 MOST_MARGINS = 8
-"""With more public columns than this their margins are not tried."""
+"""With more public columns than this, plans that measure their margins are not tried."""
 
 Levels = tuple[tuple[str, ...], ...]
 
@@ -67,7 +69,7 @@ def plan_measurement(
     sizes: Fraction = Fraction(),
     scales: Scales = "histograms",
 ) -> Plan:
-    """The best of some plans; its parts, with what sizes cost already, add up to ε exactly."""
+    """The best of the plans that are tried. Its parts, with the ε already spent on sizes, add up to ε exactly."""
     left = Fraction(epsilon) - sizes
     epsilon = float(left)
     requested = [_Rows.of(facts, columns) for columns in _requested(facts, tables)]
@@ -85,9 +87,10 @@ def plan_measurement(
 
 
 def plan_sizes(groups: int, epsilon: float, population_total: float, bounds: BoundsSpec) -> Fraction:
-    """What the sizes of cells may cost, before anything is known of the number of records.
+    """The ε of the sizes of cells, decided before anything is known about the number of records.
 
-    That is guessed from the declared total and the middle of the weights' bounds. A wrong guess costs precision alone.
+    The number is guessed from the declared total and the middle of the bounds of the weight. A wrong guess only costs
+    precision.
     """
     records = population_total / math.sqrt(bounds.weight[0] * bounds.weight[1])
     share = math.sqrt(8 * groups / (SIZE_ERROR * records)) / epsilon
@@ -101,7 +104,7 @@ def histogram_share(records: int, epsilon: float) -> Fraction:
 
 
 def quantile_error(share: float, records: int, epsilon: float) -> float:
-    """The noise of a sum over half of the bands, as a share of the records."""
+    """The standard deviation of the noise of a sum over half of the bands, as a share of the records."""
     return math.sqrt(BANDS) * HISTOGRAM_SENSITIVITY / (share * epsilon * records)
 
 
@@ -123,7 +126,7 @@ class _Rows:
     columns: tuple[str, ...]
     size: Floats
     parts: dict[tuple[str, ...], Floats]
-    """For each finer choice of columns, how many of its rows make up each row."""
+    """For each finer set of columns, the number of its rows that make up each row."""
 
     @classmethod
     def of(cls, facts: PublicFacts, columns: tuple[str, ...]) -> _Rows:
@@ -138,7 +141,7 @@ class _Rows:
 
 
 def _candidates(facts: PublicFacts) -> Iterator[Levels]:
-    """The cells alone; with the whole; with every single column; with all of these."""
+    """The sets of levels that are tried: the cells, alone or with the total, with margins, or with both."""
     columns = tuple(facts.labels)
     yield (columns,)
     if len(columns) > 0:
@@ -152,13 +155,13 @@ def _candidates(facts: PublicFacts) -> Iterator[Levels]:
 
 
 def _coarse_and_fine(facts: PublicFacts) -> tuple[tuple[str, ...], ...]:
-    """The rows that weighted sums may have: the whole, those of one column, the cells."""
+    """The rows that weighted sums may have: the whole file, those of one column, or the cells."""
     columns = tuple(facts.labels)
     return tuple(dict.fromkeys([(), *((column,) for column in columns[:MOST_MARGINS]), columns]))
 
 
 def _requested(facts: PublicFacts, tables: Sequence[TableSpec]) -> list[tuple[str, ...]]:
-    """The combinations of columns whose rows are asked for, margins included."""
+    """The combinations of columns in the requested tables, including margins."""
     found = [kept for table in tables for size in range(len(table.by) + 1) for kept in combinations(table.by, size)]
     return list(dict.fromkeys(tuple(column for column in facts.labels if column in kept) for kept in found))
 
@@ -172,7 +175,7 @@ def _best_split(
     epsilon: float,
     share_of_sums: float,
 ) -> _Split:
-    """The shares of squares and weighted sums that have the least loss; all variances are in scales."""
+    """The shares of squares and weighted sums with the least loss; all variances are in scales."""
     records, public = len(facts), facts.weights
     reach = reach_of(records, epsilon, public is not None)
     rest = epsilon * share_of_sums
@@ -199,15 +202,15 @@ def _best_split(
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Variances:
-    """What noise and a model that does not hold add: numbers on a grid of choices."""
+    """The variances from noise and from a model that does not hold, on a grid of choices."""
 
     outcome: Floats
-    """Of the noise of one sum of outcomes."""
+    """The noise variance of one sum of outcomes."""
     weight: Floats
     level: Floats
-    """Of all means together, by the noise of squares."""
+    """The variance that the noise of squares adds to all means together."""
     weighted: Floats
-    """Of the noise of one weighted sum."""
+    """The noise variance of one weighted sum."""
     common: float
     misfit: float
 
@@ -215,7 +218,7 @@ class _Variances:
 def _not_sampling(
     rows: _Rows, levels: Levels, weighted: tuple[str, ...], both: bool, records: int, of: _Variances
 ) -> tuple[Floats, Floats]:
-    """The variances of mean outcomes and log counts that are not sampling: row × grid."""
+    """The variances of mean outcomes and log counts, without their sampling variance: row × grid."""
     size = rows.size[:, None, None]
     precision = np.sum([1 / parts for level, parts in rows.parts.items() if level in levels], axis=0)
     share = 1 / precision[:, None, None] / size**2
@@ -235,9 +238,9 @@ def expected_errors(
     guesses: Sequence[Scaling],
     transform: Transform,
 ) -> tuple[Floats, Floats]:
-    """Standard errors of mean outcomes (of their logarithms) and log counts that a plan gives: row × guess.
+    """The standard errors of (log) mean outcomes and of log counts under a plan: row × guess.
 
-    Answers have the right scales, and are measured in those of a guess: all noise is in proportion to them.
+    Answers have the right scales, but are measured in the scales of a guess. All noise is proportional to the latter.
     """
     outcome, weight = np.array([guess.widths for guess in guesses]).T[:, None]
     reach, unit, log = right.reach, right.outcome.width, transform == "log"
@@ -265,10 +268,10 @@ def expected_errors(
 
 
 def _laplace(sensitivity: float, epsilon: Floats) -> Floats:
-    """The variance of noise, for a record that reaches so far."""
+    """The variance of the noise if a record contributes at most this much."""
     return np.asarray(2 * (2 * sensitivity / epsilon) ** 2)
 
 
 def _together(one: Floats | float, other: Floats) -> Floats:
-    """What two independent variances leave."""
+    """The variance of the precision-weighted mean of two independent estimates with these variances."""
     return np.asarray(one * other / (one + other))

@@ -1,4 +1,4 @@
-"""The posterior that knows the noise: draws of the true sums given a measurement and public facts alone.
+"""Posterior: draws of the true sums given a measurement and public facts alone, which account for the noise.
 
 In scales, a record of cell c has (t, v) ~ N(μ_c, Σ). So the true sums of a cell of n_c records, and the scatter within
 cells, are
@@ -6,26 +6,26 @@ cells, are
     S_c ~ N(n_c μ_c, n_c Σ),    W ~ Wishart(n − K, Σ),    μ_c = x_c β + δ_c,    δ_c ~ N(0, diag(τ²)),
 
 and what was measured is ΣS_c in the rows of each level and W + ΣS_c S_c'/n_c, each with Laplace noise. S, W, Σ, β and τ
-are sampled, δ is integrated out. Coefficients have normal priors about the public centre, with the public scale for
-their spread: columns' main effects are left alone, and cells are drawn towards them as far as the measurement says
-(log τ is normal). Spreads and correlation have the model's own priors (`covariance_prior`): for FBS half-t(3, 0, 10)
-and LKJ(6), for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. FBP says of the sample that
-(t, p), p = −v, is normal with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the same Σ
-(docs/method.md).
+are sampled, δ is integrated out. Coefficients have normal priors centred at the public centre, with the public scale as
+standard deviation: main effects of columns are hardly shrunk. Cells are shrunk towards the main effects as far as the
+measurement supports this (log τ is normal). Spreads and correlation have the model's own priors (`covariance_prior`):
+for FBS half-t(3, 0, 10) and LKJ(6), for FBP the half-Cauchy(0, 1) of σ_y and σ_π and the normal prior of κ_y. Under FBP
+(t, p), p = −v, is normal in the sample with covariance [[σ_y², κ_yσ_y²], [·, σ_π² + κ_y²σ_y²]]: another prior of the
+same Σ (docs/method.md).
 
-A file whose answers are not lognormal, or were clamped, has other weighted means and sums of weights than S and W say.
-How far off they are is sampled too (`misfit.py`): γ ~ N(0, m² + what samples give by chance) in each row of the
-weighted sums, with m learned from the rows; for outcomes one more that all rows share, γ₀; and κ, the sum of the
-sample's weights over the population total. What was clamped away from weighted sums is added as a normal model has it.
-Where scales come from histograms these say something of the spreads, for which squares may be too noisy: the log of a
-spread within and between cells is that of its scale, give or take an error. Public scales say nothing of them.
+In a file whose answers are not lognormal, or were clamped, weighted means and sums of weights differ from those that S
+and W imply. The difference is sampled too (`misfit.py`): γ ~ N(0, m² + the variance between samples) in each row of the
+weighted sums, with m estimated from the rows; for outcomes a further γ₀ that all rows share; and κ, the sum of the
+sample's weights over the population total. What weighted sums lost by clamping is added back, as estimated from a
+normal model. Scales from histograms give information on the spreads, for which the squares may be too noisy: the log of
+a spread within and between cells is that of its scale, up to an error. Public scales give no such information.
 
-The sampler moves S by a map that depends on Σ, β and τ: S = its mean and spread given them if the noise were normal. So
-it works where noise is far below the sampling error and where it is far above. W is moved by Bartlett's factors. Where
-noise is not far above the sampling error it is made normal: Laplace noise is normal noise whose variance is exponential
-(Andrews and Mallows 1974), these variances are sampled by their normal scores, and no kink is left that would slow the
-sampler down. Where it is far above, a small variance would pin a sum down that only β can move, and the noise is taken
-as it is.
+The sampler moves S by a map that depends on Σ, β and τ: S is written in terms of the mean and spread that it would have
+given Σ, β and τ if the noise were normal. So the sampler works whether noise is far below or far above the sampling
+error. W is sampled by Bartlett's factors. If noise is not far above the sampling error, it is sampled as a mixture:
+Laplace noise is normal noise whose variance is exponential (Andrews and Mallows 1974). These variances are sampled by
+their normal scores, so no kink is left that would slow the sampler down. If noise is far above the sampling error, a
+small variance would fix a sum that only β can move. Then the Laplace noise is used as it is.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from svysynth.models.base import Sampling
 DEVIATION, DECADE = 0.1, 1.2
 """log τ ~ N(log DEVIATION, DECADE²): cells differ from main effects by a tenth of a scale, within a factor of ten."""
 FAR_ABOVE = 6.0
-"""Noise is taken as it is where its variance is so many times the sampling variance of a usual cell."""
+"""Laplace noise is used as it is if its variance is this many times the sampling variance of a usual cell."""
 FEW_ROWS = 2
-"""With no more weighted sums their noise is taken as it is."""
+"""With no more rows of weighted sums than this, their Laplace noise is used as it is."""
 
 
 def noise_is_mixed(statistics: NoisyStatistics) -> bool:
-    """Whether noise is sampled as normal noise of random variances: not where it is far above the sampling error."""
+    """Whether noise is sampled as normal noise with random variances; not if it is far above the sampling error."""
     level = statistics.own_level
     return level is not None and bool(
         2 * statistics.noise[level] ** 2 < FAR_ABOVE * np.median(np.asarray(statistics.size))
@@ -63,32 +63,32 @@ def noise_is_mixed(statistics: NoisyStatistics) -> bool:
 
 @outlined
 class _Point(NamedTuple):
-    """Unconstrained parameters by name; the last three have no need of whitening."""
+    """The unconstrained parameters by name; the last three need no whitening."""
 
     sums: Array
-    """Cell × 2: standard normal, given the rest, if the noise were normal."""
+    """The true sums, cell × 2, transformed so that they would be standard normal, given the rest, with normal noise."""
     bartlett: Array
-    """log of the first factor, the second, log of the third."""
+    """The log of the first factor, the second factor, and the log of the third."""
     spread: Array
     """log s_t, log s_v, and the normal score of an angle that gives the correlation (`NoisyModel._spread`)."""
     coefficients: Array
-    """Coefficient × 2."""
+    """β: coefficient × 2."""
     deviation: Array
     """log τ of t and v."""
     misfit: Array
-    """Row × 1 or 2 (`misfit.py`)."""
+    """γ (`misfit.py`): row × 1 or 2."""
     common: Array
     tails: Array
-    """Row × 1 or 2."""
+    """The tails of the misfit: row × 1 or 2."""
     sums_noise: Array
-    """Cell × 2: normal scores of the variances of the noise of a cell's own sums; empty where it is not mixed."""
+    """The normal scores of the noise variances of each cell's own sums, cell × 2; empty if the noise is not mixed."""
     weighted_noise: Array
-    """Row × 1 or 2: the same of weighted sums."""
+    """The normal scores of the noise variances of weighted sums, row × 1 or 2; empty if the noise is not mixed."""
 
 
 @outlined
 class _Spread(NamedTuple):
-    """Σ at a point."""
+    """The covariance Σ at a point."""
 
     log_scale: Array
     """log s_t, log s_v."""
@@ -96,7 +96,7 @@ class _Spread(NamedTuple):
     rest: Array
     """√(1 − ρ²)."""
     log_jacobian: Array
-    """Of the angle whose sine is ρ, with respect to the angle whose score was sampled."""
+    """The log Jacobian of the angle whose sine is ρ, with respect to the angle whose score was sampled."""
 
     @property
     def covariance(self) -> Array:
@@ -115,7 +115,7 @@ class _Latent(NamedTuple):
     """W₁₁, W₁₂, W₂₂."""
     misfit: Misfit
     log_density: Array
-    """Of the sums, with the Jacobian of their map."""
+    """The log density of the sums, with the Jacobian of their map."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,18 @@ class NoisyModel(NoisyDensity):
     """The posterior of one model of outcomes and weights."""
 
     mixed: bool = True
-    """Whether noise is sampled as normal noise of random variances."""
+    """Whether noise is sampled as normal noise with random variances."""
 
     coefficients = ("outcome_mean", "weight_mean", "spread", "outcome_misfit", "weight_misfit")
 
     @property
     def sampling(self) -> Sampling:
-        """Kinks ask for small steps."""
+        """How chains move: with smaller steps if the noise is not mixed, because the density then has kinks."""
         turn, steps = (0.3, 6) if self.mixed else (0.12, 15)
         return Sampling(near_normal=True, turn=turn, steps=steps, oversampling=4)
 
     def complete(self, key: Array, z: Array, statistics: NoisyStatistics) -> Parameters:
-        """What the true sums of a draw say, in scales: means of the cells, spreads within cells, and the misfit."""
+        """The figures that follow from the true sums of a draw, in scales: cell means, spreads within cells, misfit."""
         point, latent = self._at(z, statistics)
         means, mean_square = self._means(latent, statistics), latent.scatter / statistics.freedom
         spread = jnp.sqrt(mean_square[jnp.array([0, 2])])
@@ -151,7 +151,7 @@ class NoisyModel(NoisyDensity):
     def _lasting_misfit(
         self, key: Array, point: _Point, latent: _Latent, statistics: NoisyStatistics
     ) -> tuple[Array, Array]:
-        """γ of each cell without what it has by chance, as that may be: a sampling error, which tables have anyway."""
+        """A draw of γ of each cell without its part by chance, which is a sampling error that tables include anyway."""
         learned, by_chance = misfit_variance(self._misfit_point(point, statistics), statistics)
         share = learned / (learned + by_chance)
         noise = jnp.sqrt(share * by_chance) * jax.random.normal(key, point.misfit.shape)
@@ -160,7 +160,7 @@ class NoisyModel(NoisyDensity):
         return found[:, 0] + latent.misfit.common, weight
 
     def _means(self, latent: _Latent, statistics: NoisyStatistics) -> Array:
-        """The means of the cells: those of the true sums, or what a formula makes of these."""
+        """The means of the cells: those of the true sums or, with a formula, the values fitted to them."""
         size, x = statistics.size[:, None], statistics.x
         if self.deviations:
             return latent.sums / size
@@ -181,9 +181,9 @@ class NoisyModel(NoisyDensity):
         return point, _Latent(sums, scatter, misfit, density)
 
     def _spread(self, spread: Array, statistics: NoisyStatistics) -> _Spread:
-        """Σ from log s_t, log s_v and the normal score of an angle a, flat in it.
+        """Σ from log s_t, log s_v and the normal score of an angle a, which makes the density flat in a.
 
-        ρ is the sine of an angle θ with tan θ = h·tan a; h takes out what would be a funnel of the prior.
+        ρ is the sine of an angle θ with tan θ = h·tan a. The factor h removes a funnel that the prior would have.
         """
         sine, cosine = _sine(spread[2])
         log_h = self._log_narrowing(spread[:2], statistics)
@@ -191,7 +191,7 @@ class NoisyModel(NoisyDensity):
         return _Spread(spread[:2], jnp.exp(log_h) * sine / size, cosine / size, log_h - 2 * jnp.log(size))
 
     def _log_narrowing(self, log_scale: Array, statistics: NoisyStatistics) -> Array:
-        """log h."""
+        """log h, the log of the factor in `_spread`."""
         apart = log_scale[1] - log_scale[0] + jnp.log(statistics.widths[1] / statistics.widths[0])
         return self.prior.log_narrowing(apart)
 
@@ -218,7 +218,7 @@ class NoisyModel(NoisyDensity):
         return MisfitPoint(point.misfit, point.common, point.tails, variance)
 
     def _own_measurement(self, point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
-        """For each cell the precision of a level that has a row for it alone, and that row; 0 where there is none."""
+        """The precision and the measured sums of the level in which each cell is a row of its own; 0 without one."""
         level, shape = statistics.own_level, (len(statistics.size), 2)
         if level is None:
             return jnp.zeros(shape), jnp.zeros(shape)
@@ -228,7 +228,7 @@ class NoisyModel(NoisyDensity):
         return 1 / variance, statistics.members[level].T @ statistics.sums[level]
 
     def _start(self, statistics: NoisyStatistics) -> Array:
-        """Where Newton's steps begin: least squares, and spreads that no noise can make absurd."""
+        """The start of Newton's steps: least squares, with spreads kept in a reasonable range whatever the noise."""
         size, x = statistics.size, statistics.x
         finest = max(range(len(statistics.sums)), key=lambda level: len(statistics.sums[level]))
         rows, members = statistics.sums[finest], statistics.members[finest]
@@ -248,7 +248,7 @@ class NoisyModel(NoisyDensity):
         return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
 
     def _residuals(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
-        """What was measured less what is true, in scales of the noise, where the noise is taken as it is."""
+        """The measured minus the true values, in scales of the noise, for noise that is not mixed."""
         levels = zip(statistics.members, statistics.sums, statistics.noise, strict=True)
         found = [
             (sums - members @ latent.sums) / noise
@@ -264,7 +264,7 @@ class NoisyModel(NoisyDensity):
     def _mixed_residuals(
         self, point: _Point, latent: _Latent, statistics: NoisyStatistics
     ) -> list[tuple[Array, Array]]:
-        """The same where the noise is mixed, with the normal scores of its variances."""
+        """These differences for noise that is mixed, with the normal scores of its variances."""
         found, level = [], statistics.own_level
         if self.mixed and level is not None:
             target = statistics.members[level].T @ statistics.sums[level]
@@ -275,7 +275,7 @@ class NoisyModel(NoisyDensity):
         return found
 
     def _without_noise(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> Array:
-        """All of the log density but the noise of the measurement."""
+        """The log density without the term for the noise of the measurement."""
         scales = -0.25 * (_log_total_variance(latent, statistics) ** 2).sum() / (2 * statistics.width_error**2)
         return latent.log_density + latent.misfit.log_density + self._log_prior(point, statistics) + scales
 
@@ -299,7 +299,7 @@ def _sums(
 ) -> tuple[Array, Array]:
     """The true sums, and their log density with the Jacobian of their map.
 
-    `weight` and `target` are the precision of a cell's own measurement, and what was measured.
+    `weight` is the precision of a cell's own measurement, and `target` is the measured value.
     """
     size = statistics.size
     center = size[:, None] * (statistics.x @ point.coefficients)
@@ -331,14 +331,14 @@ def _scatter(point: _Point, spread: _Spread, freedom: Array) -> Array:
 
 
 def _log_total_variance(latent: _Latent, statistics: NoisyStatistics) -> Array:
-    """Of t and v, within and between cells, in scales."""
+    """The log of the variances of t and v, within and between cells together, in scales."""
     size = statistics.size
     total, square = latent.sums.sum(axis=0), latent.scatter + _products(latent.sums, size)
     return jnp.log(square[jnp.array([0, 2])] / size.sum() - (total / size.sum()) ** 2)
 
 
 def _products(sums: Array, size: Array) -> Array:
-    """ΣS_c S_c'/n_c, its three different entries."""
+    """The three different entries of ΣS_c S_c'/n_c."""
     first, second = sums[:, 0], sums[:, 1]
     return jnp.stack([(first**2 / size).sum(), (first * second / size).sum(), (second**2 / size).sum()])
 
@@ -346,7 +346,7 @@ def _products(sums: Array, size: Array) -> Array:
 def _sine(score: Array) -> tuple[Array, Array]:
     """Sine and cosine of an angle whose share of a half turn has this normal score.
 
-    So a correlation near one is not far away, and priors that are flat there have no long tails.
+    So a correlation near one is not far away in this score, and priors that are flat there have no long tails.
     """
     tail = jnp.pi * ndtr(-jnp.abs(score))
     return jnp.sign(score) * jnp.cos(tail), jnp.sin(tail)

@@ -1,8 +1,8 @@
-"""Public facts: the cells of the public columns, the strata, and how many records each has.
+"""Public facts: the cells of the public columns, the strata, and the number of records in each.
 
-Where whole records are protected the cells are all combinations of declared levels, and sizes are noisy (`sizes.py`).
-Weights that are declared public are facts too (`public_weights.py`). What follows a measurement takes these and the
-measurement, and nothing else of the survey.
+If whole records are protected, the cells are all combinations of declared levels, and their sizes are noisy
+(`sizes.py`). Weights that are declared public are facts too (`public_weights.py`). The steps after a measurement use
+these facts and the measurement, and nothing else from the survey.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class PublicFacts:
     labels: Mapping[str, tuple[str, ...]]
     """The levels of each public column, in order."""
     codes: Integers
-    """Cell × public column: the position of its level."""
+    """The position of the level: cell × public column."""
     cell: Integers
-    """Of each group."""
+    """The cell of each group."""
     stratum: Integers
-    """Of each group."""
+    """The stratum of each group."""
     count: Integers
-    """Records of each group."""
+    """The number of records in each group."""
     weights: PublicWeights | None = None
-    """None where weights are confidential."""
+    """None if weights are confidential."""
 
     def __len__(self) -> int:
         return int(self.count.sum())
@@ -47,27 +47,27 @@ class PublicFacts:
 
     @property
     def size(self) -> Integers:
-        """Records of each cell."""
+        """The number of records in each cell."""
         return np.bincount(self.cell, self.count, len(self.codes)).astype(np.int64)
 
     @property
     def strata(self) -> int:
-        """How many there are."""
+        """The number of strata."""
         return int(self.stratum.max()) + 1
 
     def by_group(self) -> PublicFacts:
-        """The same with each group as a cell of its own."""
+        """The facts with each group as a cell of its own."""
         return replace(self, codes=self.codes[self.cell], cell=np.arange(len(self.cell)))
 
     def rows(self, columns: Sequence[str]) -> Integers:
-        """For each cell its row among the combinations of some columns that have records."""
+        """For each cell, its row among those combinations of some columns that have records."""
         chosen = [list(self.labels).index(column) for column in columns]
         if not chosen:
             return np.zeros(len(self.codes), np.int64)
         return np.unique(self.codes[:, chosen], axis=0, return_inverse=True)[1].reshape(-1)
 
     def indicators(self) -> Floats:
-        """Cell × coefficient: one for all, and one for each level of each column."""
+        """Indicators: cell × coefficient, with one coefficient for all cells and one for each level of each column."""
         parts = [np.ones((len(self.codes), 1))]
         for number, labels in enumerate(self.labels.values()):
             parts.append(np.eye(len(labels))[self.codes[:, number]])
@@ -75,7 +75,7 @@ class PublicFacts:
 
 
 def cell_of_record(survey: Survey, facts: PublicFacts) -> Column:
-    """For every record the position of its cell: among all that are declared, or among those that have records."""
+    """For every record the position of its cell: among all declared cells, or among those that have records."""
     every = math.prod(len(levels) for levels in facts.labels.values())
     return survey.cell_index(survey.public) if len(facts.codes) == every else survey.present_cells(survey.public)[1]
 
@@ -85,7 +85,7 @@ def facts_of(survey: Survey) -> PublicFacts:
     labels = {column: survey.levels(column) for column in survey.public}
     cells, _ = survey.present_cells(survey.public)
     codes = np.array(np.unravel_index(cells, [len(levels) for levels in labels.values()])).T
-    groups = replace(survey, weight_public=False).groups  # of cells and strata, whatever the weights
+    groups = replace(survey, weight_public=False).groups  # groups by cell and stratum, not by weight
     stratum: Integers = np.zeros(len(groups.count), np.int64)
     if survey.design.strata:
         key = groups.frame[survey.design.strata].to_physical().to_numpy()

@@ -1,8 +1,8 @@
-"""Public weights: where they are declared public they are facts, kept as they are, and only the outcome is measured.
+"""Public weights: weights that are declared public are kept as they are, and only the outcome is measured.
 
-What the model needs of a record's weight is its score g: how far the log weight is from the mean of its cell, in units
-of the spread within cells, cut off at MOST_SCORE and rounded to the whole numbers that sums are made of. Outcomes may
-go with the score. All of it follows from the list of weights, which is published.
+The model uses the score g of a record's weight: the difference between the log weight and the mean of its cell, in
+units of the spread within cells, clamped at MOST_SCORE and rounded to the whole numbers that are summed. Outcomes may
+be correlated with the score. All scores follow from the list of weights, which is published.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from svysynth.mechanisms.noisy_sums.scaling import Scale
 from svysynth.survey.survey import Survey
 
 MOST_SCORE = 2.0
-"""Of the score: with normal log weights what is cut off has a hundredth of what the score tells."""
+"""The largest score: with normal log weights, clamping loses a hundredth of the information in the score."""
 CONSTANT = 1e-6
-"""A spread of log weights within cells below which there is none."""
+"""The spread of log weights within cells up to which weights count as constant."""
 
 
 class Grouped(Protocol):
-    """What is needed of the public facts."""
+    """The public facts that are needed here."""
 
     @property
     def cell(self) -> Integers:
-        """Of each group."""
+        """The cell of each group."""
 
     @property
     def stratum(self) -> Integers:
-        """Of each group."""
+        """The stratum of each group."""
 
     @property
     def size(self) -> Integers:
-        """Records of each cell."""
+        """The number of records in each cell."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class PublicWeights:
-    """Each weight that occurs in a group, by group and in ascending order, and how often it does."""
+    """The list of weights: each weight that occurs in a group, in ascending order, and how often it occurs."""
 
     group: Integers
     value: Floats
@@ -64,7 +64,7 @@ class PublicWeights:
 
     @cached_property
     def scale(self) -> Scale:
-        """Mean and standard deviation of v."""
+        """The mean and standard deviation of v."""
         v = self.log
         middle = np.average(v, weights=self.count)
         return Scale(float(middle), float(np.sqrt(np.average((v - middle) ** 2, weights=self.count))))
@@ -74,12 +74,12 @@ class PublicWeights:
         return np.cumsum(self.count)
 
     def of_rows(self, piece: slice) -> Integers:
-        """Of rows that are in the order of the list: the place of each in it."""
+        """For rows in the order of the list, the position of each in the list."""
         return np.searchsorted(self._ends, np.arange(piece.start, piece.stop), side="right")
 
 
 def weights_of(survey: Survey, cell: Column, facts: Grouped) -> PublicWeights:
-    """The list of a survey's weights. It is kept in memory, also where the survey is not."""
+    """The list of a survey's weights. It is kept in memory, even if the survey is not."""
     strata = int(facts.stratum.max()) + 1
     keys = facts.cell.astype(np.int64) * strata + facts.stratum
     stratum = survey.index.stratum if survey.design.strata else None
@@ -91,7 +91,7 @@ def weights_of(survey: Survey, cell: Column, facts: Grouped) -> PublicWeights:
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Distinct:
-    """Of a block: the weights that occur in each group, and how often."""
+    """For a block, the weights that occur in each group, and how often."""
 
     weight: Column
     cell: Column
@@ -110,17 +110,17 @@ class _Distinct:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """How weights become scores, in whole numbers of which `step` is one."""
+    """How weights become scores, in whole numbers of steps of size `step`."""
 
     middle: Floats
     """The mean of v in each cell."""
     spread: float
-    """Of v within cells; 0 where weights are constant there, and so are all scores."""
+    """The standard deviation of v within cells; 0 if weights are constant there, and then all scores are 0."""
     step: float
 
     @classmethod
     def of(cls, weights: PublicWeights, facts: Grouped, step: float) -> Scores:
-        """From the list of weights."""
+        """Make the scores from the list of weights."""
         cell, v, size = facts.cell[weights.group], weights.log, facts.size
         middle = group_sums(cell, len(size), v * weights.count) / np.maximum(size, 1)
         freedom = max(int(size.sum() - (size > 0).sum()), 1)
@@ -129,12 +129,12 @@ class Scores:
 
     @property
     def vary(self) -> bool:
-        """Whether there is anything that outcomes could go with."""
+        """Whether scores vary, so that outcomes could be correlated with them."""
         return self.spread > 0
 
     @property
     def largest(self) -> int:
-        """In whole numbers."""
+        """The largest score, in whole numbers."""
         return largest_score(self.step)
 
     def __call__(self, v: Floats, cell: Integers) -> Integers:
@@ -146,14 +146,14 @@ class Scores:
 
 
 def largest_score(step: float) -> int:
-    """In whole numbers of which `step` is one."""
+    """The largest score, in whole numbers of steps of size `step`."""
     return int(MOST_SCORE / step)
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class Tilt:
-    """Mean and variance of the score in each group, about the plain mean of the group's cell."""
+    """The weighted mean and variance of the score in each group, about the unweighted mean of the group's cell."""
 
     mean: Floats
     variance: Floats
@@ -162,28 +162,28 @@ class Tilt:
 @outlined
 @dataclass(frozen=True, eq=False)
 class KnownWeights:
-    """What the model and the tables take from public weights, with scores in scales."""
+    """The figures that the model and the tables need from public weights, with scores in scales."""
 
     score: Floats
-    """Of each weight in the list."""
+    """The score of each weight in the list."""
     score_sum: Floats
-    """Of each cell."""
+    """The sum of scores in each cell."""
     scatter: float
     """Σ(g − ḡ_c)² over all records."""
     spread: float
-    """Of log weights within cells; 0 where they are constant there."""
+    """The standard deviation of log weights within cells; 0 if they are constant there."""
     weight: Floats
     """Σw of each group."""
     squared: Floats
     """Σw² of each group."""
     tilt: Tilt
-    """By weight: so far, in scores, are weighted means from plain ones."""
+    """With weights w: the difference between weighted and unweighted means, in scores."""
     squared_tilt: Tilt
-    """By the square of the weight, as in variances."""
+    """With weights w², as in variances."""
 
     @classmethod
     def of(cls, weights: PublicWeights, facts: Grouped, step: float) -> KnownWeights:
-        """From the list of weights."""
+        """Compute the figures from the list of weights."""
         group, cell, size = weights.group, facts.cell[weights.group], facts.size
         scores = Scores.of(weights, facts, step)
         score = np.asarray(step * scores(weights.log, cell), float)

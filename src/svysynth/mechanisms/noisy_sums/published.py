@@ -1,9 +1,9 @@
-"""Published: what a release from noisy sums gives out beside its tables: the measurement and the draws.
+"""Published: the files that a release from noisy sums publishes besides its tables: the measurement and the draws.
 
-`measurement.json` has the noisy histograms, if there are any, and sums with the scales of their noise, the public facts
-that they are about, and the seed and the draws of the synthetic files. `draws.parquet` has what each draw says of each
-cell. Where weights are public `weights.parquet` has each that occurs in a group of records, and how often. Tables and
-synthetic files follow from these without anything random that is not in them, so that anyone can make them again, and
+`measurement.json` has the noisy sums and, if there are any, noisy histograms, with the ε of each part, the public facts
+that they refer to, and the seed and the draws of the synthetic files. `draws.parquet` has the figures of each cell in
+each draw. If weights are public, `weights.parquet` has each weight that occurs in a group of records, and how often.
+Tables and synthetic files follow from these files without further random numbers. So anybody can make them again, or do
 an analysis of their own.
 """
 
@@ -41,14 +41,15 @@ MEASUREMENT, DRAWS, WEIGHTS = "measurement.json", "draws.parquet", "weights.parq
 FORMAT = 3
 OF_CELLS = ("outcome_mean", "weight_mean", "outcome_misfit", "weight_misfit")
 SIZE = "cell_size"
-"""Of cells, drawn: where whole records are protected."""
+"""The drawn size of a cell, if whole records are protected."""
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
 OF_WEIGHTS = ("weight_mean", "weight_misfit", "weight_variance")
-"""Not there where weights are public; the covariance is then with the scores of weights (`public_weights.py`)."""
+"""Columns that are absent if weights are public. The covariance is then with the scores of weights
+(`public_weights.py`)."""
 
 
 def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePlan | None = None) -> bytes:
-    """The measurement, the public facts and what synthetic files follow from, for people and machines."""
+    """The measurement, the public facts, and the seed and draws of synthetic files, for people and machines."""
     plan, scaling = measurement.plan, measurement.scaling
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -102,16 +103,16 @@ def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePl
 
 
 def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple[Measurement, PublicFacts]:
-    """What `measurement_json` wrote; weights that are public are among the facts."""
+    """Read what `measurement_json` wrote; weights that are public become part of the facts."""
     content: dict[str, Any] = json.loads(text)
     if content["format"] != FORMAT or content["largest"] != LARGEST:
-        raise ValueError("another format")
+        raise ValueError("the measurement has another format")
     if content["weights_public"] != (weights is not None):
-        raise ValueError("the measurement is not of these weights")
+        raise ValueError("the measurement is not for these weights")
     sums, squares = content["sums"], content["squares"]
     histograms = content["histograms"] or {"epsilon": 0, "outcome": [], "weight": []}
     if (content["scales"] == "histograms") != (Fraction(histograms["epsilon"]) > 0):
-        raise ValueError("the scales are not from what the measurement says")
+        raise ValueError("the source of the scales does not match the histograms")
     weighted, sizes = content["weighted_sums"], content["sizes"]
     plan = Plan(
         Fraction(histograms["epsilon"]),
@@ -164,7 +165,7 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
 
 
 def read_files(text: bytes) -> FilePlan:
-    """What `measurement_json` says of the synthetic files."""
+    """Read the seed and the draws of the synthetic files from what `measurement_json` wrote."""
     files: dict[str, Any] = json.loads(text)["files"]
     return FilePlan(int(files["seed"], 16), tuple(int(draw) for draw in files["draws"]))
 
@@ -176,7 +177,7 @@ def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:
     for number, (column, levels) in enumerate(facts.labels.items()):
         labels = np.array(levels, object)[facts.codes[:, number]]
         columns[column] = pl.Series(np.tile(labels, draws), dtype=pl.String)
-    known = facts.weights is not None  # then draws say nothing of weights
+    known = facts.weights is not None  # if so, draws have no figures of weights
     columns |= {name: getattr(drawn, name).reshape(-1) for name in OF_CELLS if not (known and name in OF_WEIGHTS)}
     columns |= {} if drawn.size is None else {SIZE: drawn.size.reshape(-1)}
     columns |= {name: np.repeat(getattr(drawn, name), cells) for name in OF_DRAWS if not (known and name in OF_WEIGHTS)}
@@ -186,7 +187,7 @@ def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:
 
 
 def read_draws(content: bytes, cells: int) -> CellDraws:
-    """What `draws_parquet` wrote."""
+    """Read what `draws_parquet` wrote."""
     frame = pl.read_parquet(io.BytesIO(content))
 
     def column(name: str) -> Floats:
@@ -201,7 +202,7 @@ def read_draws(content: bytes, cells: int) -> CellDraws:
 
 
 def weights_parquet(weights: PublicWeights) -> bytes:
-    """A row for each weight that occurs in a group, with the group as measurement.json numbers them, from 0."""
+    """A row for each weight that occurs in a group, with the number of the group in measurement.json, from 0."""
     content = io.BytesIO()
     columns = {"group": weights.group, "weight": weights.value, "count": weights.count}
     pl.DataFrame(columns).write_parquet(content)
@@ -209,7 +210,7 @@ def weights_parquet(weights: PublicWeights) -> bytes:
 
 
 def read_weights(content: bytes) -> PublicWeights:
-    """What `weights_parquet` wrote."""
+    """Read what `weights_parquet` wrote."""
     frame = pl.read_parquet(io.BytesIO(content))
     group, value, count = (frame[name].to_numpy() for name in ("group", "weight", "count"))
     ordered = np.lexsort((value, group))

@@ -1,4 +1,4 @@
-"""Residuals: the random numbers of a synthetic file, centred in each cell and brought to what its draw says of them.
+"""Residuals: the random numbers of a synthetic file, centred in each cell and scaled to the covariance of its draw.
 
 They come from a published seed, a block at a time.
 """
@@ -23,16 +23,16 @@ from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights
 @outlined
 @dataclass(frozen=True, eq=False)
 class FileRows:
-    """The rows of a file: those of a group follow one another, and so do those of a cell."""
+    """The rows of a file: the rows of a group are consecutive, and so are those of a cell."""
 
     ends: Integers
-    """Where each group's rows end."""
+    """The end of each group's rows."""
     cell: Integers
-    """Of each group."""
+    """The cell of each group."""
 
     @classmethod
     def of(cls, facts: PublicFacts) -> FileRows:
-        """From the public facts."""
+        """The rows that follow from the public facts."""
         if (np.diff(facts.cell) < 0).any():
             raise ValueError("groups are not in the order of cells")
         return cls(np.cumsum(facts.count), facts.cell)
@@ -46,7 +46,7 @@ class FileRows:
 @outlined
 @dataclass(frozen=True)
 class Normal:
-    """Two standard normal numbers for each row. Those of a block depend on draw and block, and on nothing else."""
+    """Two standard normal numbers for each row. Those of a block depend only on the seed, the draw and the block."""
 
     streams: Streams
     draw: int
@@ -66,7 +66,7 @@ class Scored:
     normal: Normal
     weights: PublicWeights
     score: Floats
-    """Of each weight in the list."""
+    """The score of each weight in the list."""
 
     @property
     def rows(self) -> FileRows:
@@ -82,11 +82,11 @@ class Scored:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """Residuals of t and v: normal numbers, centred in their cell and brought to a scatter."""
+    """Residuals of t and v: normal numbers, centred in their cell and scaled to a given scatter."""
 
     normal: Normal | Scored
     centre: Floats
-    """2 × cell."""
+    """The means of the two numbers: 2 × cell."""
     factor: Floats
 
     def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
@@ -96,7 +96,7 @@ class Residual:
 
 
 def match_covariance(normal: Normal, one: CellDraws, size: Integers, transform: Transform, engine: Engine) -> Residual:
-    """Residuals with the covariance that a draw says is within cells."""
+    """Residuals with the covariance of a draw within cells."""
     centre, scatter = _centred(normal, size, engine)
     variances = np.array([one.outcome_variance[0], one.weight_variance[0]])
     correlation = float(np.clip(one.covariance[0] / math.sqrt(variances.prod()), -1, 1))
@@ -107,7 +107,7 @@ def match_covariance(normal: Normal, one: CellDraws, size: Integers, transform: 
 
 
 def match_scores(normal: Scored, one: CellDraws, size: Integers, transform: Transform, engine: Engine) -> Residual:
-    """Residuals of t with the variance, and the covariance with scores, that a draw says are within cells."""
+    """Residuals of t with the variance, and the covariance with scores, of a draw within cells."""
     centre, ((scores, across), (_, own)) = _centred(normal, size, engine)
     freedom = size.sum() - (size > 0).sum()
     slope, shared = (one.covariance[0] * freedom / scores, across / scores) if scores > 0 else (0.0, 0.0)
@@ -131,7 +131,7 @@ def _centred(normal: Normal | Scored, size: Integers, engine: Engine) -> tuple[F
 @outlined
 @dataclass(frozen=True)
 class _Scatter:
-    """Of a block: its cells, the sums of the normal numbers in each, and the sums of their products."""
+    """For a block: its cells, the sums of the normal numbers in each, and the sums of their products."""
 
     normal: Normal | Scored
 
@@ -142,5 +142,5 @@ class _Scatter:
 
 
 def cell_starts(cell: Integers) -> Integers:
-    """Where the rows of a cell begin in a block."""
+    """The positions where the rows of a cell begin in a block."""
     return np.flatnonzero(np.diff(cell, prepend=-1))

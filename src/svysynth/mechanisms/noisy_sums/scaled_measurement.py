@@ -19,32 +19,32 @@ class NoisyStatistics(NamedTuple):
     """The measurement in scales, and the public facts, as arrays."""
 
     size: Array
-    """n_c."""
+    """n_c, the number of records of each cell."""
     x: Array
-    """Cell × coefficient."""
+    """The design matrix: cell × coefficient."""
     spread: Array
-    """Of each coefficient's prior."""
+    """The prior standard deviation of each coefficient."""
     widths: Array
-    """Of t and v: the scales in units of the transformed answers."""
+    """The scales of t and v, in units of the transformed answers."""
     members: tuple[Array, ...]
     """For each level, row × cell: one where the cell is in the row."""
     sums: tuple[Array, ...]
-    """For each level, row × 2."""
+    """For each level, the noisy sums: row × 2."""
     noise: tuple[Array, ...]
     """For each level, the scale of its noise."""
     squares: Array
     squares_noise: Array
     weighted_members: Array
-    """Row × cell, of the weighted sums."""
+    """For the weighted sums, row × cell: one where the cell is in the row."""
     weighted: Array
-    """Row × 1 or 2: of outcomes, and of weights."""
+    """The weighted sums of outcomes, and of weights: row × 1 or 2."""
     weighted_noise: Array
     width_error: Array
-    """Of the log of a scale."""
+    """The error of the log of a scale."""
 
     @property
     def own_level(self) -> int | None:
-        """The level that has a row for each cell alone."""
+        """The position of the level in which each cell is a row of its own; None if there is none."""
         return next((place for place, sums in enumerate(self.sums) if len(sums) == len(self.size)), None)
 
     @property
@@ -54,7 +54,7 @@ class NoisyStatistics(NamedTuple):
 
 
 def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: Floats) -> NoisyStatistics:
-    """What the posterior needs, with a cell in each row of x."""
+    """The arrays that the posterior needs, where each row of x is a cell."""
     step, weighted = measurement.step, measurement.weighted
     return NoisyStatistics(
         jnp.asarray(size, float),

@@ -1,8 +1,8 @@
-"""Shape check: whether what was measured looks like the model, from the noisy histograms alone.
+"""Shape check: whether the model fits the distributions that were measured, from the noisy histograms alone.
 
-The model's own histogram, averaged over the draws, is compared with the noisy one by the largest distance between their
-distribution functions. How far that is by chance, sampling and noise together, is simulated from the model. Nothing but
-the measurement and the draws is used: a refusal gives nothing away.
+The histogram that the model implies, averaged over the draws, is compared with the noisy one by the largest distance
+between their distribution functions. The distance that arises by chance, from sampling and noise together, is simulated
+from the model. Only the measurement and the draws are used, so a refusal reveals nothing more.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Me
 
 SIMULATED = 999
 RARE = 0.999
-"""By chance alone one in a thousand is further from the model."""
+"""By chance alone, one histogram in a thousand is further from the model."""
 WORTH_A_WORD = 0.03
-"""What is left of the distance beside what chance gives: below it a reader would not notice."""
+"""The distance beyond that explained by chance up to which a reader would not notice the difference."""
 MOST_DRAWS = 200
-"""Over which the model's histogram is averaged."""
+"""The most draws over which the model's histogram is averaged."""
 
 
 @outlined
 @dataclass(frozen=True)
 class Shape:
-    """How far the noisy histogram of t or v is from the model's."""
+    """The distance between the noisy histogram of t or v and that of the model."""
 
     distance: float
     by_chance: float
@@ -37,14 +37,14 @@ class Shape:
 
     @property
     def fits(self) -> bool:
-        """Whether chance could do it, or nearly."""
+        """Whether chance explains the distance, or all but a negligible part of it."""
         return self.distance <= self.by_chance + WORTH_A_WORD
 
 
 def compare_shapes(
     draws: CellDraws, size: Integers, measurement: Measurement, seed: Integers
 ) -> tuple[Shape | None, Shape | None]:
-    """Of the outcome and of the weight; None where no histogram was measured."""
+    """The shapes of the outcome and of the weight; None if no histogram was measured."""
     if not measurement.plan.histogram:
         return None, None
     bands = bands_of(measurement.bounds, measurement.transform, measurement.records, measurement.population_total)
@@ -61,7 +61,7 @@ def compare_shapes(
 
 
 def _band_chances(edges: Floats, mean: Floats, variance: Floats, size: Integers) -> Floats:
-    """The share of records that the model puts into each band; what lies outside is in the nearer end's."""
+    """The share of records that the model puts into each band; values outside count in the nearest band."""
     below = ndtr((edges[1:-1] - mean[..., None]) / np.sqrt(variance)[:, None, None])
     share = np.concatenate([np.zeros((*mean.shape, 1)), below, np.ones((*mean.shape, 1))], axis=2)
     return np.asarray(np.einsum("dcb,c->b", np.diff(share, axis=2), size) / (len(mean) * size.sum()))
@@ -76,6 +76,6 @@ def _compare(noisy: Integers, chance: Floats, records: int, scale: float, genera
 
 
 def _distance(counts: Floats, expected: Floats, records: int) -> Floats:
-    """The largest distance of the distribution functions; the noise of the total is known, and taken off."""
+    """The largest distance of the distribution functions. The noise of the total is known and is subtracted."""
     counts = counts + ((records - counts.sum(axis=1)) / counts.shape[1])[:, None]
     return np.asarray(np.abs(np.cumsum(counts, axis=1)[:, :-1] / records - expected).max(axis=1))

@@ -1,16 +1,16 @@
-"""Sizes: how many records each cell and stratum has, measured with noise where whole records are protected.
+"""Sizes: the number of records in each cell and stratum, measured with noise if whole records are protected.
 
 The cells are all combinations of declared levels, whether or not there are records in them. A record is in one group of
-cell and stratum, so that one that is changed moves two counts by 1 each, and one that is added or removed moves one:
+cell and stratum. So a changed record moves two counts by 1 each, and an added or removed record moves one count by 1:
 
     counts of records by cell and stratum    1 leaves a group, 1 enters one    2; 1 for taking part
 
-What follows knows the noise. Given a noisy count m with noise of scale b, the chance of a true size k ≥ 0 is
+Later steps account for the noise. Given a noisy count m with noise of scale b, the probability of a true size k ≥ 0 is
 
     P(k | m) ∝ π(k) exp(−|m − k|/b),    π(0) = p,    π(k) ∝ (1 − p)/k for k ≥ 1,
 
-where p, the share of groups without records, is what makes the noisy counts most likely. Nothing is cut off at zero,
-which would give the empty cells of a sparse file more records than there are.
+where p, the share of groups without records, is the value that makes the noisy counts most likely. Noisy counts are not
+cut off at zero: that would give the empty cells of a sparse file records that do not exist.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
 from svysynth.survey.survey import Survey
 
 SENSITIVITY = 2
-"""Of the counts, for a record that is changed."""
+"""The sensitivity of the counts if a record is changed."""
 FAR = 20
-"""In scales of the noise: further off it is with a chance of e⁻²⁰."""
+"""A bound on the noise, in scales of the noise, that it exceeds with a probability of about e⁻²⁰."""
 STEPS = 50
-"""By which p is found."""
+"""The number of iterations by which p is found."""
 
 
 def declared_groups(survey: Survey) -> PublicFacts:
-    """Every combination of declared levels of the public columns and the strata, with no records yet."""
+    """Every combination of declared levels of the public columns and the strata, before records are counted."""
     labels = {column: survey.levels(column) for column in survey.public}
     shape = [len(levels) for levels in labels.values()]
     cells = math.prod(shape)
@@ -63,18 +63,18 @@ def count_records(survey: Survey, groups: PublicFacts) -> Integers:
 
 
 def measure_sizes(survey: Survey, groups: PublicFacts, epsilon: Fraction, noise: Noise) -> NoisySizes:
-    """The counts with noise. Confidential until it is added."""
+    """Measure the counts with noise. They are confidential until it is added."""
     use = Use("sizes of cells", SENSITIVITY, epsilon)
     return NoisySizes(noise(count_records(survey, groups), use), use.scale)
 
 
 def facts_of_noisy(groups: PublicFacts, sizes: NoisySizes) -> PublicFacts:
-    """The groups with as many records as the noisy counts make likely: the mean of the chances, rounded."""
+    """The groups with sizes estimated from the noisy counts: the posterior means of the true sizes, rounded."""
     return replace(groups, count=np.array([round(float(size @ chance)) for size, chance in _chances(sizes)], np.int64))
 
 
 def draw_sizes(sizes: NoisySizes, facts: PublicFacts, draws: int, seed: Integers) -> Floats:
-    """Sizes of the cells as they may truly be: draw × cell."""
+    """Posterior draws of the true sizes of the cells: draw × cell."""
     generator = np.random.default_rng(seed)
     found = np.zeros((draws, len(facts.codes)))
     for cell, (size, chance) in zip(facts.cell, _chances(sizes), strict=True):
@@ -85,7 +85,7 @@ def draw_sizes(sizes: NoisySizes, facts: PublicFacts, draws: int, seed: Integers
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Likely:
-    """The sizes k ≥ 1 that a noisy count may stand for, and the parts that k = 0 and these have in its likelihood."""
+    """The sizes k ≥ 1 that are possible for a noisy count, and the likelihood terms of k = 0 and of these sizes."""
 
     size: Floats
     empty: float
@@ -101,13 +101,13 @@ class _Likely:
 
 
 def _chances(sizes: NoisySizes) -> list[tuple[Floats, Floats]]:
-    """For each group the sizes that it may have, with their probabilities."""
+    """For each group, the possible sizes with their probabilities."""
     most = max(float(sizes.counts.sum()), 1.0)
     groups = [_Likely.of(int(noisy), sizes.scale, most) for noisy in sizes.counts]
     filled = np.array([group.filled.sum() for group in groups])
     empty = np.array([group.empty for group in groups])
     share = 0.5
-    for _ in range(STEPS):  # half a group more of either kind keeps p off 0 and 1
+    for _ in range(STEPS):  # half a group added to either kind keeps p away from 0 and 1
         ratio = share * empty / (share * empty + (1 - share) * filled)
         share = float((ratio.sum() + 0.5) / (len(groups) + 1))
     found = []

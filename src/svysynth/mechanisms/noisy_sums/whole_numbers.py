@@ -1,8 +1,8 @@
-"""Whole numbers: what a record counts with, bounded after rounding, so that sums and their sensitivity are exact.
+"""Whole numbers: the contributions of records, bounded after rounding, so that sums and their sensitivity are exact.
 
-t and v of a record, clamped to the public bounds, become whole numbers T and V in steps of reach/LARGEST, and what it
-adds to weighted sums becomes Y and U. Each pair keeps |T| + |V| ≤ LARGEST, or |Y| + |U| ≤ LARGEST: the bound is
-enforced on the whole numbers, so that no rounding of floats, overflow or missing value can break it.
+t and v of a record, clamped to the public bounds, become whole numbers T and V in steps of reach/LARGEST. What the
+record adds to weighted sums becomes Y and U. The bounds |T| + |V| ≤ LARGEST and |Y| + |U| ≤ LARGEST are enforced on the
+whole numbers, so that no rounding of floats, overflow or missing value can break them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from svysynth.core.transforms import Transform, transformed
 from svysynth.mechanisms.noisy_sums.scaling import Scaling, largest_excess, weighted_excess
 
 LARGEST = 2**16
-"""|T| + |V| of a record at most. n·LARGEST² stays below 2⁶² for n up to 2³⁰."""
+"""The largest |T| + |V| of a record. n·LARGEST² is at most 2⁶² for n up to 2³⁰."""
 FARTHEST = 2.0**30
-"""Before clamping, so that the products of whole numbers on the way stay exact."""
+"""The largest number before bounding, so that products of whole numbers in the computation stay exact."""
 
 
 @outlined
@@ -37,10 +37,10 @@ class Answers:
     share: float
     """n/N."""
     weights_public: bool = False
-    """Then they are not clamped."""
+    """If so, weights are not clamped."""
 
     def __call__(self, piece: slice) -> tuple[Floats, Floats]:
-        """Both, for some records."""
+        """t and v of some records."""
         outcome = _clamped(self.outcome[piece], *self.bounds.outcome)
         weight = _clamped(self.weight[piece], *((0.0, np.inf) if self.weights_public else self.bounds.weight))
         weight *= self.share
@@ -48,7 +48,7 @@ class Answers:
 
 
 def _clamped(values: Floats, low: float, high: float) -> Floats:
-    """New numbers within the bounds; a missing one is at the lower."""
+    """Values clamped to the bounds; a missing value is set to the lower bound."""
     found = np.clip(values, low, high)
     if np.isnan(found.max(initial=low)):
         found[np.isnan(found)] = low
@@ -56,7 +56,7 @@ def _clamped(values: Floats, low: float, high: float) -> Floats:
 
 
 def outcome_numbers(t: Floats, scaling: Scaling) -> Integers:
-    """T of each record, bounded by itself."""
+    """T of each record, with the bound on |T| alone."""
     return np.asarray(bounded([scaling.outcome.of(t)], scaling.reach)[0])
 
 
@@ -72,9 +72,9 @@ def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transfor
 
 
 def bounded(values: Sequence[Floats], reach: float) -> Integers:
-    """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound comes last.
+    """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound is enforced last.
 
-    Rounded floats are whole numbers below 2³¹, and so are their sums: both are exact.
+    Rounded floats are whole numbers below 2³¹, and so are their sums, so both are exact.
     """
     whole, size = np.empty((len(values), len(values[0])), np.int64), np.zeros(len(values[0]))
     for row, scaled in zip(whole, values, strict=True):
@@ -82,7 +82,7 @@ def bounded(values: Sequence[Floats], reach: float) -> Integers:
         np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
         row[:] = scaled
         size += np.abs(scaled, out=scaled)
-    far = np.flatnonzero(~(size <= LARGEST))  # what is not a number too, which has become the least integer
+    far = np.flatnonzero(~(size <= LARGEST))  # also NaN, which has become the least integer
     found = np.maximum(whole[:, far], -int(FARTHEST))
     whole[:, far] = np.sign(found) * (np.abs(found) * LARGEST // np.abs(found).sum(axis=0))
     return whole

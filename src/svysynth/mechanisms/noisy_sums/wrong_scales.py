@@ -1,7 +1,7 @@
-"""Wrong scales: what a wrong guess of the scales costs, where they are public constants.
+"""Wrong scales: the cost of a wrong guess of the scales, if they are public constants.
 
-Noise grows with the scales, and scales that are too narrow clamp records. Both are found here from public figures
-alone: standard errors by the formulas of `planning.py`, and what is clamped by going through normal answers.
+Noise grows with the scales, and scales that are too narrow clamp records. Both effects are computed here from public
+figures alone: standard errors by the formulas of `planning.py`, and clamping by integration over normal answers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ GUESSES = {
     "weight: half": (1.0, 0.5),
     "weight: twice": (1.0, 2.0),
 }
-"""Parts of the right scales of outcome and weight."""
+"""The guesses, as factors of the right scales of outcome and weight."""
 FARTHEST, NODES = 7.0, 801
-"""The grid of each of two normal numbers."""
+"""The end and the number of nodes of the grid for each of two normal variables."""
 
 
 def declared_facts(survey: SurveySpec, records: int) -> PublicFacts:
-    """Cells of equal size, by the levels that a spec declares; the whole as one cell where it does not declare all."""
+    """Cells of equal size from the declared levels; one cell if not all levels are declared or records are too few."""
     levels = {column: survey.declared(column) for column in survey.public}
     labels = {column: tuple(found.values()) for column, found in levels.items() if found}
     shape = [len(found) for found in labels.values()] if len(labels) == len(levels) else []
@@ -51,10 +51,11 @@ def _one_stratum(size: Integers) -> tuple[Integers, Integers, Integers]:
 def cost_of_guesses(
     proposal: Proposal, facts: PublicFacts, tables: Sequence[TableSpec], epsilon: float
 ) -> pl.DataFrame:
-    """For each guess: the share of records clamped, the bias of a mean, and standard errors over those of right scales.
+    """For each guess: the share of clamped records, the bias of a mean, and standard errors relative to right scales.
 
-    Answers are taken to have the proposal's laws. `bias_of_model` is that of the mean outcome that a model says from
-    clamped sums, as a share of it, or of the spread where the transform is `identity`. Errors are medians over rows.
+    Answers are assumed to have the distributions of the proposal. `bias_of_model` is the bias of the mean outcome that
+    a model estimates from clamped sums, as a share of the mean, or of the spread if the transform is `identity`.
+    Standard errors are medians over rows.
     """
     standin, transform, reach = proposal.standin, proposal.outcome.transform, reach_of(len(facts), epsilon)
     right, *_ = guesses = [
@@ -94,7 +95,7 @@ def _answers(proposal: Proposal) -> tuple[Floats, Floats, Floats]:
 
 
 def _clamping(t: Floats, v: Floats, share: Floats, guess: Scaling, log: bool) -> tuple[float, float]:
-    """The share that is clamped, and the bias of the mean that a model says."""
+    """The share of records that are clamped, and the bias of the mean that a model estimates."""
     far = sum(np.abs(values - scale.centre) / scale.width for values, scale in ((t, guess.outcome), (v, guess.weight)))
     kept = whole_numbers(t, v, guess) * (guess.reach / LARGEST) * guess.widths[:, None] + guess.centres[:, None]
     off = _level(kept[0], kept[1], share, log) - _level(t, v, share, log)
@@ -103,6 +104,6 @@ def _clamping(t: Floats, v: Floats, share: Floats, guess: Scaling, log: bool) ->
 
 
 def _level(t: Floats, v: Floats, share: Floats, log: bool) -> float:
-    """The weighted mean that a normal model says, on the scale of t."""
+    """The weighted mean that a normal model estimates, on the scale of t."""
     covariance = np.cov(t, v, aweights=share, ddof=0)
     return float(share @ t + log * covariance[0, 0] / 2 + covariance[0, 1])

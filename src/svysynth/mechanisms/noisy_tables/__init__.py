@@ -1,1 +1,1 @@
-"""Tables with additive noise."""
+"""Noisy tables: tables with additive noise."""

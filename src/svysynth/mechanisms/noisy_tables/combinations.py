@@ -1,8 +1,9 @@
-"""Combinations of kept columns that tables have, and noisy sums of their rows, made to add up.
+"""Combinations: the combinations of columns in tables and their margins, with noisy sums that are made to add up.
 
-A level's rows are unions of the finest cells that have records. Some levels are measured with noise (`measure`, the one
-function here that looks at confidential values). Then the finest cells that fit them best are found (`consistency.py`)
-and every level, measured or not, is added up from those.
+Each combination of kept columns is a level, and its rows are unions of the finest cells that have records. Some levels
+are measured with noise; `measure` is the only function here that looks at confidential values. Then the values of the
+finest cells that fit the measured levels best are found (`consistency.py`), and every level, measured or not, is added
+up from these.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from svysynth.survey.survey import Survey
 
 SWEEPS = 100
 SAME = 1e-12
-"""Raking stops after so many sweeps, or when no cell changes by more than this part of the largest."""
+"""Raking stops after so many sweeps, or when no cell changes by more than this fraction of the largest."""
 
 Noisy = Mapping[tuple[Group, Level], Floats]
-"""Measured sums of each group and level: sums × rows."""
+"""The measured sums of each group and level: sums × rows."""
 
 
 @outlined
@@ -39,15 +40,15 @@ class Grid:
 
     columns: tuple[str, ...]
     cell: Integers
-    """Per record: its finest cell."""
+    """The finest cell of each record."""
     codes: Integers
-    """Per finest cell: the code of each column."""
+    """The code of each column, for each finest cell."""
     size: Integers
-    """Per finest cell: its records."""
+    """The number of records of each finest cell."""
     row: Mapping[Level, Integers]
-    """Per level and finest cell: the row it belongs to."""
+    """For each level, the row to which each finest cell belongs."""
     rows: Mapping[Level, int]
-    """Per level: its rows with records."""
+    """For each level, the number of rows with records."""
 
     @classmethod
     def of(cls, survey: Survey, columns: tuple[str, ...], tables: Sequence[TableSpec]) -> Grid:
@@ -66,16 +67,16 @@ class Grid:
         return cls(columns, cell, codes, np.bincount(cell, minlength=len(keys)), row, rows)
 
     def add(self, level: Level, of_cells: Floats | Integers) -> Floats:
-        """Sums over the finest cells of each row; leading axes are kept."""
+        """Sum over the finest cells of each row; leading axes are kept."""
         add = partial(group_sums, self.row[level], self.rows[level])
         return np.asarray(np.apply_along_axis(add, -1, of_cells), np.float64)
 
     def cells(self, level: Level) -> Floats:
-        """How many finest cells each row has."""
+        """The number of finest cells of each row."""
         return self.add(level, np.ones(len(self.size)))
 
     def owner(self, finer: Level, level: Level) -> Integers:
-        """The row of a level that each row of a finer one is part of."""
+        """For each row of a finer level, the row of this level that contains it."""
         owner = np.empty(self.rows[finer], np.int64)
         owner[self.row[finer]] = self.row[level]
         return owner
@@ -87,7 +88,7 @@ class Grid:
 
 
 def levels_of(by: Sequence[str], columns: Sequence[str]) -> list[Level]:
-    """The combinations of kept columns, the total first, in the order of a table's layout."""
+    """The combinations of kept columns in the order of a table's layout, the total first."""
     kept = itertools.product((False, True), repeat=len(by))
     return [tuple(column for column in columns if column in set(itertools.compress(by, keep))) for keep in kept]
 
@@ -95,18 +96,18 @@ def levels_of(by: Sequence[str], columns: Sequence[str]) -> list[Level]:
 @outlined
 @dataclass(frozen=True, eq=False)
 class LevelSums:
-    """Noisy sums of a level's rows: S₀, S₁ and the sums of u², u²t, u²t²; zeros where there is no outcome."""
+    """Noisy sums of a level's rows: S₀, S₁ and the sums of u², u²t, u²t²; zeros if no statistic needs the outcome."""
 
     points: Floats
     squares: Floats
     point_variance: Floats
-    """The noise variance of S₀, and of S₁."""
+    """The noise variance of S₀; S₁ has the same."""
     square_variance: Floats
     """The noise variance of each of the other sums."""
 
 
 def measure(survey: Survey, grid: Grid, uses: Sequence[Use], bounds: BoundsSpec, noise: Noise) -> Noisy:
-    """The noisy sums of every use, in units of the largest contribution."""
+    """Measure the sums of every use with noise, in units of the largest contribution."""
     noisy = {}
     for group in SUMS:
         own = [use for use in uses if use.group == group]
@@ -121,7 +122,7 @@ def measure(survey: Survey, grid: Grid, uses: Sequence[Use], bounds: BoundsSpec,
 
 
 def as_measured(uses: Sequence[Use], noisy: Noisy) -> dict[Level, LevelSums]:
-    """The noisy sums of every measured level as they are."""
+    """The noisy sums of every measured level, not made to add up."""
     variance = {(use.group, use.level): np.full(use.rows, use.variance) for use in uses}
     return {
         level: LevelSums(
@@ -132,7 +133,7 @@ def as_measured(uses: Sequence[Use], noisy: Noisy) -> dict[Level, LevelSums]:
 
 
 def add_up(grid: Grid, uses: Sequence[Use], noisy: Noisy, least: float) -> dict[Level, LevelSums]:
-    """Finest cells by least squares, and every level as sums of them; no record counts for less than `least`."""
+    """Fit the finest cells by least squares and add up every level from them; no record counts less than `least`."""
     cells, variance = {}, {}
     for group in SUMS:
         own = [use for use in uses if use.group == group]
@@ -151,7 +152,7 @@ def add_up(grid: Grid, uses: Sequence[Use], noisy: Noisy, least: float) -> dict[
 
 
 def _least_squares(grid: Grid, uses: Sequence[Use], values: Sequence[Floats]) -> tuple[Floats, dict[Level, Floats]]:
-    """The finest cells that fit the measured rows, sum by sum, and the noise variance that those rows then have."""
+    """The finest cells that fit the measured rows, for each sum, and the noise variance of the fitted rows."""
     if len(uses) == 1:
         return values[0][:, grid.row[uses[0].level]], {}
     matrix = grid.matrix([use.level for use in uses])
@@ -163,10 +164,10 @@ def _least_squares(grid: Grid, uses: Sequence[Use], values: Sequence[Floats]) ->
 
 
 def _noise_variance(grid: Grid, uses: Sequence[Use], level: Level, after: Mapping[Level, Floats]) -> Floats:
-    """That of a level's rows: as least squares gives it, or as added up from the measured levels, whichever is less.
+    """The noise variance of a level's rows: that of least squares or that of adding up, whichever is smaller.
 
-    Both are at least the true one. Added up: the rows of a finer level within a row add their variances, and
-    independent measurements of the same row add their precisions.
+    Both are at least the true variance. In adding up from the measured levels, the variances of the finer rows within a
+    row are added, and so are the precisions of independent measurements of the same row.
     """
     precision = np.zeros(grid.rows[level])
     for use in uses:
@@ -179,10 +180,10 @@ def _noise_variance(grid: Grid, uses: Sequence[Use], level: Level, after: Mappin
 
 
 def _at_least(grid: Grid, cells: Floats, least: Floats) -> Floats:
-    """Finest cells no smaller than `least`, with margins as they were wherever these allow it.
+    """Finest cells no smaller than `least`, with unchanged margins wherever this is possible.
 
-    Cutting off each cell would lift all margins, since noise is cut off on one side only. So what is above the least is
-    then raked to the margins, finer ones first and the total last.
+    Cutting off each cell would raise all margins, since noise is cut off on one side only. So the part above the least
+    is raked to the margins, finer ones first and the total last.
     """
     if (cells >= least).all():
         return cells
@@ -206,17 +207,17 @@ def _at_least(grid: Grid, cells: Floats, least: Floats) -> Floats:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """The parts of a level's rows that lie in one stratum each: rows of a level of their own."""
+    """The parts of a level's rows that lie in one stratum each. They are the rows of a finer level."""
 
     level: Level
     owner: Integers
-    """Per piece: the row it is part of."""
+    """The row that contains each piece."""
     size: Floats
     drawn: Floats
-    """Per piece: the records of its stratum."""
+    """The number of records in the stratum of each piece."""
     scale: Floats
     centred: Floats
-    """0 where a stratum has one record and its square counts."""
+    """0 for a stratum with one record, whose square then counts without centring; else 1."""
 
     def largest_scale(self, rows: int) -> Floats:
         """The largest scale among the pieces of each row."""
@@ -228,7 +229,7 @@ class Pieces:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Strata:
-    """The strata: the finest cells' own where the tables' columns tell them apart."""
+    """The strata: the stratum of each finest cell, if the columns of the tables include the strata."""
 
     column: str | None
     of_cell: Integers | None
@@ -236,7 +237,7 @@ class Strata:
     scale: Floats
     centred: Floats
     whole_scale: float
-    """For the sample as one stratum."""
+    """The factor of the variance if the sample is treated as one stratum."""
 
     @classmethod
     def of(cls, survey: Survey, grid: Grid, lonely: Lonely) -> Strata:
@@ -252,12 +253,12 @@ class Strata:
         return cls(column, of_cell if is_known else None, drawn, unsampled * spread, centred, whole)
 
     def finer(self, grid: Grid, level: Level) -> Level | None:
-        """The level whose rows are those of a level by stratum; None where there is none."""
+        """The level whose rows are the rows of this level, split by stratum; None if no table has it."""
         finer = tuple(column for column in grid.columns if column in level or column == self.column)
         return finer if self.of_cell is not None and finer in grid.rows else None
 
     def pieces(self, grid: Grid, level: Level, finer: Level | None) -> Pieces:
-        """The parts of each row that are rows of the finer level; without one, the row itself in one stratum."""
+        """The parts of each row that are rows of the finer level; without such a level, each row, as in one stratum."""
         if finer is None or self.of_cell is None:
             rows = grid.rows[level]
             drawn, scale = np.full(rows, float(grid.size.sum())), np.full(rows, self.whole_scale)

@@ -6,9 +6,9 @@ measured with noise of a known variance, so the noisy rows disagree. The finest 
     Σ_rows (value − rows·x)²/variance
 
 give rows that add up, and no linear unbiased estimate has less noise (Gauss and Markov). With bounds, such as counts
-that are not negative, the same sum is minimised within them. That step is biased: where the noise is larger than most
-cells, it lifts them, and their total may end up worse than it was measured. What comes in is noisy already, so none of
-this costs privacy.
+that are not negative, the same sum of squares is minimised within the bounds. That step is biased: where the noise is
+larger than most cells, it raises them, and their total may be less accurate than the measured one. The input is noisy
+already, so none of this costs privacy.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 
 DENSE_ENTRIES = 8_000_000
-"""Rows × cells up to which the system is solved densely: 2000 finest cells with 4000 rows."""
+"""Rows × cells up to which the system is solved as a dense matrix: 2000 finest cells with 4000 rows."""
 MOST_ITERATIONS = 10_000
 ITERATIONS_EXHAUSTED = 7
-"""What `lsmr` gives as its reason to stop when it has not converged."""
+"""The reason to stop that `lsmr` returns if it has not converged."""
 PATIENCE = 3
-"""How often all wrong cells change sides without there being fewer of them, before they do so one by one."""
+"""How often all wrong cells change sides at once without becoming fewer, before they change sides one by one."""
 ROUNDING = 1e-11
 SAME = 1e-9
-"""Rows without noise that differ from the sums of their cells by less than this part of the largest add up."""
+"""Rows without noise count as adding up if they differ from the sums of their cells by less than this fraction of the
+largest row."""
 
 
 @outlined
@@ -44,18 +45,17 @@ class Consistent:
 
     cells: Floats
     values: Floats
-    """`rows @ cells`; without noise the measured values themselves, where they add up already."""
+    """`rows @ cells`; without noise, the measured values themselves if they add up already."""
     variance: Floats
-    """Noise variance of each row after least squares and before the bounds step, or an upper bound to it."""
-    variance_is_exact: bool
-    """False for a hierarchy too large for the dense solution: `variance` is then that of the raw measurement."""
+    """Noise variance of each row after least squares and before the bounds step; in a hierarchy too large for the
+    dense solution the variance of the raw measurement, which is an upper bound of it."""
 
 
 def hierarchy(levels: Sequence[Integers], count: int | None = None) -> Any:
     """The matrix of rows × finest cells, from the row of each cell at each level (combination of kept columns).
 
-    Row numbers run through all levels and tables; `count` is how many rows there are, by default up to the last one
-    named. A row without cells is a cell, or a margin, that nobody is in.
+    Row numbers are consecutive over all levels and tables. `count` is the number of rows, by default up to the last one
+    that occurs. A row without finest cells is a cell or margin without records.
 
     >>> hierarchy([np.array([0, 0]), np.array([1, 2])]).toarray().tolist()
     [[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]
@@ -72,10 +72,10 @@ def hierarchy(levels: Sequence[Integers], count: int | None = None) -> Any:
 def consistent(
     rows: Any, value: Floats, variance: Floats, lower: Floats | None = None, upper: Floats | None = None
 ) -> Consistent:
-    """The finest cells that fit the measured rows best, within bounds on each cell where they are given.
+    """The finest cells that fit the measured rows best, within bounds on each cell if these are given.
 
-    `rows` is a sparse matrix of zeros and ones; variances are positive, or all zero: then nothing was added. Where the
-    rows do not determine every finest cell, `values` is determined all the same and `cells` is one that gives it.
+    `rows` is a sparse matrix of zeros and ones. Variances are positive, or all zero if no noise was added. If the rows
+    do not determine every finest cell, `values` is determined all the same, and `cells` is one solution that gives it.
     """
     rows, value, variance = sparse.csr_matrix(rows), np.asarray(value, float), np.asarray(variance, float)
     if not (np.isfinite(value).all() and np.isfinite(variance).all()):
@@ -94,27 +94,27 @@ def consistent(
     system = system.toarray() if is_dense else system
     cells = _within_bounds(system, precision * value, low, high)
     kept = _leverage(system) if is_dense else np.ones(len(value))
-    return Consistent(cells, rows @ cells, variance * kept, is_dense)
+    return Consistent(cells, rows @ cells, variance * kept)
 
 
 def _without_noise(rows: Any, value: Floats, lower: Floats | None, upper: Floats | None) -> Consistent:
-    """The values unchanged where they add up within the bounds, else the nearest that do."""
+    """The values unchanged if they add up within the bounds, else the nearest values that do."""
     nothing = np.zeros(len(value))
     fitted = consistent(rows, value, np.ones(len(value)), lower, upper)
     if np.abs(fitted.values - value).max(initial=0) > SAME * np.abs(value).max(initial=0):
-        return Consistent(fitted.cells, fitted.values, nothing, variance_is_exact=True)
+        return Consistent(fitted.cells, fitted.values, nothing)
     cells = fitted.cells.copy()
     inner = np.diff(rows.indptr) == 1
     cells[rows.indices[rows.indptr[:-1][inner]]] = value[inner]
-    return Consistent(cells, value.copy(), nothing, variance_is_exact=True)
+    return Consistent(cells, value.copy(), nothing)
 
 
 def _within_bounds(system: Any, target: Floats, low: Floats, high: Floats) -> Floats:
     """Least squares within bounds, by block principal pivoting (Portugal, Júdice and Vicente 1994).
 
-    Every cell is free or at one of its bounds. The free ones are solved for; those that leave their bounds are put
-    there, those at a bound that the slope pulls inside are freed, until none is wrong. Then no allowed move lowers the
-    sum. Without bounds this is one step.
+    Every cell is either free or at one of its bounds. The free cells are solved for. Cells that leave their bounds are
+    put at the bound, and cells at a bound that the gradient pulls inside are freed, until no cell is wrong. Then no
+    allowed change lowers the sum of squares. Without bounds this is one step.
     """
     side = np.where(low == high, -1, 0)
     fewest, patience = len(low) + 1, PATIENCE
@@ -138,10 +138,10 @@ def _within_bounds(system: Any, target: Floats, low: Floats, high: Floats) -> Fl
 
 
 def _least_squares(system: Any, target: Floats) -> Floats:
-    """The smallest of all cells that fit best.
+    """The least-squares solution with the smallest norm.
 
-    Never by the normal equations, which square the ratio of the largest variance to the smallest. A second step on
-    what is left over regains digits lost to that ratio.
+    The normal equations are avoided, because they square the ratio of the largest variance to the smallest. A second
+    solve for the residuals regains digits that are lost to this ratio.
     """
     if system.shape[1] == 0 or system.shape[0] == 0:
         return np.zeros(system.shape[1])
@@ -155,7 +155,7 @@ def _solve_dense(system: Floats, target: Floats) -> Floats:
 
 
 def _solve_sparse(system: Any, target: Floats) -> Floats:
-    """By iteration, with the columns brought to one length."""
+    """Solve by iteration, with the columns scaled to length one."""
     length = np.maximum(sparse.linalg.norm(system, axis=0), np.finfo(float).tiny)
     scaled = system @ sparse.diags_array(1 / length)
     found, reason = lsmr(scaled, target, atol=1e-14, btol=1e-14, conlim=0, maxiter=MOST_ITERATIONS)[:2]
@@ -165,7 +165,7 @@ def _solve_sparse(system: Any, target: Floats) -> Floats:
 
 
 def _leverage(system: Floats) -> Floats:
-    """The variance of each row after least squares over that before: the diagonal of the projection on the columns."""
+    """The variance of each row after least squares over that before: the diagonal of the projection matrix."""
     orthogonal, triangle, _ = qr(system, mode="economic", pivoting=True)
     pivot = np.abs(np.diag(triangle))
     rank = int(np.sum(pivot > pivot.max(initial=0) * _smallest_pivot(system)))
@@ -173,10 +173,10 @@ def _leverage(system: Floats) -> Floats:
 
 
 def _smallest_pivot(system: Floats) -> float:
-    """The part of the largest pivot below which one is rounding, and the cells are not all determined."""
+    """The fraction of the largest pivot below which a pivot is rounding error, and the cells not all determined."""
     return float(max(system.shape) * np.finfo(float).eps)
 
 
 def _not_converged() -> ArithmeticError:
-    remedy = "bring the variances within a level of the table closer together, or loosen the bounds"
+    remedy = "bring the variances within a level of the table closer together, or widen the bounds"
     return ArithmeticError(f"least squares did not converge: {remedy}")

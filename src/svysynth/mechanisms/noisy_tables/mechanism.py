@@ -40,43 +40,43 @@ from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.privacy.release import TABLE_DIGITS, rounded
 from svysynth.survey.survey import Survey
 
-NOISE = "How the budget was split over the sums that were measured, and how much of the released variance is noise."
+NOISE = "The split of the budget over the measured sums, and the share of the released variances that is due to noise."
 
 
 class NoisyTables(Mechanism):
-    """Tables alone, from noisy sums."""
+    """The mechanism that makes tables only, from noisy sums."""
 
     packages = ("opendp",)
     stated = ()
     modelled = False
 
     def title(self, name: str) -> str:
-        """For the public report."""
-        return "Laplace: noise added to the sums that tables are made of"
+        """The description for the public report."""
+        return "Laplace: noise added to the sums from which the tables are made"
 
     def find_public(self, spec: Spec) -> list[Finding]:
-        """Weights are protected in any case."""
+        """The finding for public weights: this mechanism always protects weights."""
         return no_public_weights(spec)
 
     def undivided(self, spec: Spec) -> str | None:
-        """Noisy sums are not made from parts."""
+        """The mechanism itself needs all records at once: noisy sums are not made from parts."""
         return "privacy.mechanism"
 
     def reads(self, spec: Spec) -> SurveySpec:
-        """No logarithms are used, so that an outcome without one is no reason to refuse."""
+        """The spec without a log transform: no logarithms are used, so outcomes that are not positive are accepted."""
         return spec.survey.model_copy(update={"transform": "identity"})
 
     def check(self, survey: Survey, spec: Spec) -> None:
-        """Designs, variances and budgets that noise has no form for; all of it public."""
+        """Refuse designs, variance methods and budgets that this mechanism cannot handle. All of these are public."""
         privacy, bounds = _settings(spec)
         check_additive(survey, spec.requested_tables, privacy.epsilon, bounds, spec.estimation)
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """Advice to the reviewer: bounds that cut into the data, and public columns that tell the outcome."""
+        """Advice to the reviewer: bounds that cut off data, and public columns that determine the outcome."""
         return examine_bounds(survey, _settings(spec)[1])
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
-        """ε for a respondent changed in any way."""
+        """ε for any change of a respondent's outcome and weight."""
         return additive(privacy.epsilon, **vars(Roles.of(survey)))
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
@@ -84,7 +84,7 @@ class NoisyTables(Mechanism):
         privacy, bounds = _settings(spec)
         guarantee = self.guarantee(spec.survey, privacy)
         paid = pay(guarantee)
-        # a run with a seed is not charged, so that it must not give away real noise either
+        # a run with a seed is not charged, so it must not use real noise either
         noise = None if streams.fresh else StudyNoise(streams)
         tables, estimation = spec.requested_tables, spec.estimation
         noisy = additive_tables(survey, tables, privacy.epsilon, bounds, noise=noise, estimation=estimation)
@@ -92,25 +92,25 @@ class NoisyTables(Mechanism):
         return Made(guarantee, paid, Synthetic(()), noisy.tables, NoiseEvidence(noisy.tables, notes), notes)
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
-        """There are none."""
+        """This mechanism makes no synthetic surveys."""
         return Synthetic(())
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """Tables and a report."""
+        """The tables and the report."""
         return TABLES_AND_REPORT
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
-        """The noisy sums are not public, only the tables."""
+        """None: the noisy sums are not public, only the tables."""
         return None
 
     def further(self, public: Path, manifest: Manifest) -> Further | None:
-        """The noisy sums are not public."""
+        """None: the noisy sums are not public."""
         return None
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
-        """With the noise of releases."""
+        """Tables at every ε and repeat, with the noise of a release."""
         bounds = None if spec.privacy is None else spec.privacy.bounds
         if bounds is None:
             remedy = f"declare them, or leave '{name}' out of --mechanism"
@@ -131,18 +131,18 @@ def _settings(spec: Spec) -> tuple[PrivacySpec, BoundsSpec]:
 @outlined
 @dataclass(frozen=True, eq=False)
 class NoiseEvidence:
-    """How the budget was split, and how much of each standard error is noise. All of it follows from the release."""
+    """How the budget was split, and the share of noise in each variance. All of it can be computed from the release."""
 
     tables: pl.DataFrame
     notes: tuple[str, ...]
     complaints: tuple[str, ...] = ()
 
     def summary(self) -> Rows:
-        """Nothing that the section does not say."""
+        """No lines: the section says everything."""
         return []
 
     def sections(self) -> Sequence[Section]:
-        """One: the share of noise in the variance of each statistic, and the notes."""
+        """One section: the share of noise in the variance of each statistic, and the notes."""
         share = (pl.col("se_privacy") / pl.col("se")) ** 2
         known = rounded(self.tables, TABLE_DIGITS).filter(pl.col("se") > 0)
         found = known.group_by("statistic", maintain_order=True).agg(share.median().alias("share"))
@@ -153,4 +153,4 @@ class NoiseEvidence:
         return [Section.of_facts("noise", "Noise", NOISE, rows)]
 
     def write(self, folder: Path) -> None:
-        """No files of its own."""
+        """Write nothing: the report has everything."""

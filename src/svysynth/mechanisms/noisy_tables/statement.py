@@ -1,4 +1,7 @@
-"""What noisy tables measured, in words: the guarantee, every sum with its noise, and what standard errors leave out."""
+"""Statement: what was measured for noisy tables, in words for readers of the release.
+
+It states the guarantee, every sum with its noise, and what the standard errors leave out.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,18 @@ from svysynth.survey.survey import Survey
 
 
 def statement(epsilon: float, bounds: BoundsSpec, uses: Sequence[Use]) -> str:
-    """What is promised, for what, and how the budget was spent."""
+    """State the guarantee, what it covers, and how the budget was spent."""
     (least, most), (low, high) = bounds.weight, bounds.outcome
     unit = {"points": (most, (high - low) / 2), "variances": (most**2, (high - low) / 2)}
     lines = [
-        f"ε = {epsilon:g}: pure differential privacy, at every sample size, for one respondent's outcome and weight "
-        "being replaced by any others. The public columns, the strata and the number of records in every cell are "
-        "public and do not change.",
-        f"Before anything else the outcome was clamped to {low:g} … {high:g} and the weight to {least:g} … {most:g}; "
-        f"d is the outcome less {(low + high) / 2:g}.",
-        "These sums were measured, each for all rows of a level, with discrete Laplace noise:",
+        f"ε = {epsilon:g} (the privacy loss; smaller is safer): pure differential privacy, at every sample size. "
+        "Neighbouring data sets differ in the outcome and weight of one respondent, replaced by any other values. The "
+        "public columns, the strata and the number of records in every cell are public and the same in both.",
+        f"First, outcomes were clamped to {low:g} … {high:g} and weights to {least:g} … {most:g}. In the following, w "
+        f"is the weight and d is the outcome minus {(low + high) / 2:g}.",
+        "Discrete Laplace noise with the stated scale was added to the following sums. Each line holds for all rows of "
+        "a table or margin, which is named by its columns. Sums marked 'points' are for the estimates, sums marked "
+        "'variances' for their sampling variances:",
     ]
     for use in uses:
         size, half = unit[use.group]
@@ -29,25 +34,26 @@ def statement(epsilon: float, bounds: BoundsSpec, uses: Sequence[Use]) -> str:
         cost = "no limit" if use.epsilon is None else f"ε = {float(use.epsilon):.6g}"
         lines.append(f"- {use.name}, rows: {use.rows:,}, {cost}; {sums}")
     lines.append(
-        "The ε of these lines add up to the whole. Which levels, and how much for points and for variances, was "
-        "chosen from the bounds, ε and the numbers of records and rows alone, so that noise is small beside the "
-        "sampling error."
+        "The ε of these lines add up to the total ε. The measured tables and margins, and the shares of ε for points "
+        "and for variances, were chosen only from the requested tables, the bounds, ε and the numbers of records and "
+        "rows, so that noise is small compared with the sampling error."
     )
     return "\n".join(lines)
 
 
 def notes_on(survey: Survey, grid: Grid, strata: Strata, noise: Noise | None) -> tuple[str, ...]:
-    """What a reader should know of standard errors and bounds."""
+    """What a reader should know about standard errors and bounds."""
     notes = [
-        "Means and totals of records outside the bounds are those of the nearer bound; no standard error shows that."
+        "Any outcome or weight outside its bounds was replaced by the nearer bound. The standard errors do not include "
+        "the bias that this causes."
     ]
     if any(strata.finer(grid, level) is None for level in grid.rows):
         notes.append(
-            "Standard errors of rows whose strata no table tells apart treat the sample as one stratum: too large "
-            "rather than too small where strata differ."
+            "For rows that no table splits by stratum, standard errors treat the sample as one stratum. If strata "
+            "differ, these standard errors are too large rather than too small."
         )
     if survey.design.fpc is not None:
-        notes.append("The finite population correction is taken as public.")
+        notes.append("The finite population correction is treated as public.")
     if not isinstance(noise or OpenDPNoise(), OpenDPNoise):
         notes.append("NOT FOR RELEASE: the noise was made for a study.")
     return tuple(notes)

@@ -1,24 +1,26 @@
-"""Tables by additive noise that can be released: ε-differentially private at every n (beyond the paper's §2.4).
+"""Tables with additive noise that can be released: ε-differentially private at every n (beyond the paper's §2.4).
 
-Adjacency: one respondent's outcome and weight are replaced. The public columns, the strata, the finite population
-correction and the number of records in every cell stay as they are, and are public. Noisy sums (`noise.py`) of some
-levels (combinations of kept columns) are all that is taken from the confidential data; the rest is arithmetic on them.
+Neighbouring data sets differ in one respondent's outcome and weight. The public columns, the strata, the finite
+population correction and the number of records in every cell are public and the same in both. Only noisy sums
+(`noise.py`) of some levels (combinations of kept columns) are taken from the confidential data; the rest is arithmetic
+on these sums.
 
-With S₀ = Σu, S₁ = Σut (u = w/high, t = (y − r)/D) every statistic is a sum over records of z = a·u + b·u·t, or is
-linearised as one, and has the noise variance (a² + b²)·v, where v is that of S₀ and of S₁:
+Let S₀ = Σu and S₁ = Σut, with u = w/high and t = (y − r)/D. Every statistic is a sum over records of z = a·u + b·u·t,
+or is linearised as one, and has the noise variance (a² + b²)·v, where v is the noise variance of S₀ and of S₁:
 
     count   high·S₀           a = high           b = 0
     total   high·(rS₀ + DS₁)  a = high·r         b = high·D
     mean    r + Dτ            a = −Dτ/S₀         b = D/S₀        τ = S₁/S₀, within −1 … 1
 
 and a proportion is a ratio of counts. The sampling variance is Σ_h c_h·(Σz² − (Σz)²/n_h), as in `linearization.py`,
-with what noise adds to (Σz)² taken off. Σz² follows directly from the noisy sums of u², u²t, u²t²; in a row of few
-records these are mostly noise. So the variance is blended with one from a model: weights vary by the same κ = nΣu²/S₀²
-and outcomes by the same σ² in every cell, which the whole sample tells, hence Σz² = κ·((Σz)² + b²σ²S₀²)/n. With noise
-variance q of the direct one, and MODEL_ERROR for the other, the blend is their mean by precision: without noise the
-direct one alone. It is kept between what records with these sums must have, Σz² ≥ (Σz)²/n, and what they can have,
-Σz² ≤ S₀·((a + bτ)² + b²(1 − τ²)). Where no table tells the strata of a row apart, the sample counts as one stratum,
-which for strata that differ gives too large a variance.
+where the amount that noise adds to (Σz)² is subtracted. The direct estimate takes Σz² from the noisy sums of u², u²t
+and u²t². In a row with few records these are mostly noise. So the direct variance is blended with a modelled one. The
+model says that weights vary by the same κ = nΣu²/S₀² and outcomes by the same σ² in every cell. Both are estimated from
+the whole sample, hence Σz² = κ·((Σz)² + b²σ²S₀²)/n. The blend is the precision-weighted mean of the two, with noise
+variance q for the direct variance and MODEL_ERROR for the modelled one. Without noise it is the direct variance. The
+blend is kept between what records with these sums must have, Σz² ≥ (Σz)²/n, and what they can have,
+Σz² ≤ S₀·((a + bτ)² + b²(1 − τ²)). If no table splits a row by stratum, the sample counts as one stratum, which gives
+too large a variance if strata differ.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec, EstimationSpec, Statistic, TableSpec
 from svysynth.estimation.tables import Layout, finish_table, require_public
+from svysynth.mechanisms.findings import CLUSTERS
 from svysynth.mechanisms.noise import (
     MODEL_ERROR,
     RESOLUTION,
@@ -61,7 +64,7 @@ from svysynth.mechanisms.noisy_tables.statement import notes_on, statement
 from svysynth.survey.survey import Survey
 
 LEAST_COUNT = 1 / RESOLUTION
-"""A smaller S₀ counts as none."""
+"""A smaller S₀ counts as zero."""
 
 
 @outlined
@@ -70,10 +73,10 @@ class AdditiveTables:
     """Tables with additive noise. Everything here may be published."""
 
     tables: pl.DataFrame
-    """The columns of `tabulate_all`, and se_sampling and se_privacy: se² is the sum of their squares."""
+    """The columns of `tabulate_all`, and se_sampling and se_privacy; se² is the sum of the squares of these two."""
     uses: tuple[Use, ...]
     budget: str
-    """What is promised, for what, and how the budget was spent."""
+    """The guarantee, what it covers, and how the budget was spent, in words."""
     notes: tuple[str, ...]
 
 
@@ -89,10 +92,10 @@ def additive_tables(
 ) -> AdditiveTables:
     """Tables of a survey that are ε-differentially private; an infinite ε adds no noise.
 
-    Intervals use the t quantile of the design's degrees of freedom, less what noise in the variance takes away. Where
-    noise is nearly all of the error, nominally 95% of them cover 94%: a Laplace distribution has longer tails. With
-    `consistency=False` every level is measured and its noise is left as it is, for studies; `noise` is for studies
-    too. Call it once: every call is a release of its own.
+    Intervals use the t quantile with the degrees of freedom of the design, reduced for noise in the variance. Where
+    noise is nearly all of the error, intervals of nominally 95% cover 94%, because a Laplace distribution has longer
+    tails. With `consistency=False` every level is measured and the noisy sums are not made to add up. This setting and
+    `noise` are for studies. Call this function once: every call is a release of its own.
     """
     estimation = estimation or EstimationSpec()
     layouts, grid, uses = _plan(survey, tables, epsilon, bounds, estimation, consistency)
@@ -118,7 +121,7 @@ def check_additive(
     bounds: BoundsSpec,
     estimation: EstimationSpec | None = None,
 ) -> None:
-    """Refuse what `additive_tables` would refuse, before any budget is spent on it."""
+    """Refuse what `additive_tables` would refuse, before any budget is spent."""
     _plan(survey, tables, epsilon, bounds, estimation or EstimationSpec(), consistency=True)
     laplace_measurement(1.0)
 
@@ -144,13 +147,13 @@ def _plan(
 
 def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
     if not epsilon > 0:
-        raise SurveyError("spec", "privacy.epsilon", "is not positive", "give the budget to spend")
+        raise SurveyError("spec", "privacy.epsilon", "is not positive", "set privacy.epsilon to the ε to spend")
     if survey.design.cluster is not None:
-        problem = "additive noise has no variance for clusters, which needs the totals of each"
-        raise SurveyError("design", "survey.cluster", problem, "use the mechanism 'fbs' or 'fbp'")
+        problem = "noisy tables have no variance estimate for clusters, which would need the totals of each cluster"
+        raise SurveyError("design", "survey.cluster", problem, CLUSTERS.instead)
     if estimation.variance != "taylor":
         place = f"estimation.variance = '{estimation.variance}'"
-        raise SurveyError("spec", place, "additive noise has no replicates", "use 'taylor'")
+        raise SurveyError("spec", place, "noisy tables have no replicates", "set estimation.variance = 'taylor'")
     survey.index.refuse_lonely(estimation.lonely)
 
 
@@ -166,13 +169,13 @@ class _Estimates:
     sampling: Floats
     privacy: Floats
     relative: Floats
-    """The relative variance of the sum of both variances."""
+    """The relative variance of the estimated variance, which is the sum of sampling and privacy."""
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """What the whole sample says of the records of a row: how weights and outcomes vary within it."""
+    """The model for the records of a row: how weights and outcomes vary within it, estimated from the whole sample."""
 
     kappa: float
     """nΣu²/S₀² within a cell: 1 for equal weights."""
@@ -184,7 +187,7 @@ class _Model:
 
     @classmethod
     def of(cls, grid: Grid, levels: Mapping[Level, LevelSums]) -> _Model:
-        """From the sums of the whole sample; κ − 1 and σ² are no less than the noise in them may be."""
+        """From the sums of the whole sample; κ − 1 and σ² are kept at least as large as the noise in them may be."""
         whole = levels[()]
         count, square = max(whole.points[0].item(), LEAST_COUNT), whole.squares[:, 0].tolist()
         finest = levels.get(grid.columns)
@@ -201,7 +204,7 @@ class _Model:
 
 
 def _squared(sums: LevelSums) -> Floats:
-    """S₀² of each row, less what noise adds."""
+    """S₀² of each row, minus the amount that noise adds."""
     return np.asarray(np.maximum(sums.points[0] ** 2 - sums.point_variance, 0))
 
 
@@ -214,7 +217,7 @@ def _estimate(
     bounds: BoundsSpec,
     consistency: bool,
 ) -> _Estimates:
-    """Estimate, sampling and noise variance; a mean or share of no count is not a number."""
+    """The estimates with sampling and noise variance; NaN for a mean or proportion if the count is zero."""
     model = _Model.of(grid, levels)
     if statistic == "proportion":
         return _proportion(level, levels, grid, strata, model, consistency)
@@ -222,7 +225,7 @@ def _estimate(
     middle, half = (low + top) / 2, (top - low) / 2
     sums = levels[level]
     count, place = _count_and_place(sums)
-    # Coefficients in units of the factor that stands before them, so that no square or fourth power overflows.
+    # The coefficients a and b are in units of `unit`, so that no square or fourth power overflows.
     match statistic:
         case "count":
             unit, a, b = high, np.ones(len(count)), np.zeros(len(count))
@@ -240,7 +243,7 @@ def _estimate(
 
 
 def _count_and_place(sums: LevelSums) -> tuple[Floats, Floats]:
-    """S₀ and τ; not a number where nobody is counted."""
+    """S₀ and τ; NaN if the count is zero."""
     count = np.where(sums.points[0] > LEAST_COUNT, sums.points[0], np.nan)
     return count, np.clip(sums.points[1] / count, -1, 1)
 
@@ -252,7 +255,7 @@ def _relative(error: Floats, variance: Floats) -> Floats:
 def _sampling_variance(
     sums: LevelSums, parts: LevelSums, pieces: Pieces, a: Floats, b: Floats, model: _Model
 ) -> tuple[Floats, Floats]:
-    """Σ c_h·(Σz² − (Σz)²/n_h) of z = a·u + b·ut for each row, from noisy sums, and the variance of that."""
+    """Σ c_h·(Σz² − (Σz)²/n_h) of z = a·u + b·ut for each row, from noisy sums, and the variance of this estimate."""
     add = partial(group_sums, pieces.owner, len(a))
     count, place = _count_and_place(sums)
     here_a, here_b = a[pieces.owner], b[pieces.owner]
@@ -273,10 +276,10 @@ def _sampling_variance(
 
 
 def _blend(direct: Floats, noise: Floats, modelled: Floats, of_model: Floats) -> tuple[Floats, Floats]:
-    """The mean by precision of a variance with noise and one of the model, and the mean's own variance.
+    """The precision-weighted mean of a direct variance with noise and a modelled one, and the variance of this mean.
 
-    The noise that the model has, `of_model`, adds to that. However far below zero noise takes the direct variance, half
-    of the model's part remains.
+    The noise variance of the model, `of_model`, is part of the variance of the mean. However far below zero noise takes
+    the direct variance, half of the model's part remains.
     """
     spread = (MODEL_ERROR * modelled) ** 2
     weight = np.divide(spread, spread + noise, out=np.ones(len(noise)), where=noise > 0)
@@ -292,7 +295,7 @@ def _proportion(
     model: _Model,
     consistency: bool,
 ) -> _Estimates:
-    """z = u(1 − p)/S₀ in the row and −u·p/S₀ outside it, S₀ of the whole population."""
+    """Proportions: z = u(1 − p)/S₀ in the row and −u·p/S₀ outside it, with S₀ of the whole population."""
     sums, whole = levels[level], levels[()]
     population = whole.points[0].item()
     if population <= LEAST_COUNT:
@@ -318,14 +321,14 @@ def _proportion(
     q = most**2 * ((1 - 2 * share) ** 2 * sums.square_variance + share**4 * whole.square_variance)
     blend, error = _blend(direct, q, modelled, model.kappa_noise * modelled**2)
     sampling = np.clip(blend, 0, most * population * share * (1 - share))
-    # The noise of a row is part of that of the whole: in proportion to its cells, all of which have the same.
+    # The noise of a row is part of the noise of the total, in proportion to the row's cells, which all have the same.
     part = grid.cells(level) / len(grid.size)
     part = part if consistency or level == () else np.zeros(len(share))
     noise = np.maximum(sums.point_variance + whole.point_variance * (share**2 - 2 * share * part), 0)
     return _Estimates(share, sampling / population**2, noise / population**2, _relative(error, sampling + noise))
 
 
-# --- what comes out ---
+# --- the tidy tables ---
 
 
 def _tidy(
@@ -337,7 +340,7 @@ def _tidy(
     estimates: Callable[[Level], _Estimates],
     estimation: EstimationSpec,
 ) -> pl.DataFrame:
-    """A statistic of a table as a tidy frame; zeros, or no mean, where there are no records."""
+    """A statistic of a table as a tidy frame; rows without records have zero, or no value for a mean."""
     count = np.zeros(layout.rows, np.int64)
     value, sampling, privacy, relative = np.full((4, layout.rows), np.nan if statistic == "mean" else 0.0)
     for level, row in zip(levels_of(table.by, grid.columns), layout.domains(grid.codes), strict=True):
@@ -355,9 +358,9 @@ def _tidy(
 
 
 def _degrees_of_freedom(of_design: int, relative: Floats) -> Floats:
-    """Satterthwaite's: 2V²/Var(V), with the variance of V that the design has and the one that noise adds.
+    """Satterthwaite's degrees of freedom, 2V²/Var(V), where Var(V) has a part from the design and one from noise.
 
-    Noise adds no more than the model's error: with few degrees of freedom the quantile would make too much of it.
+    The part from noise is at most the model's error, as the t quantile overstates it if degrees of freedom are few.
     """
     if of_design <= 0:
         return np.zeros(len(relative))

@@ -1,1 +1,1 @@
-"""The paper's Laplace noise, for comparison."""
+"""Paper Laplace: the paper's Laplace noise, for comparison."""

@@ -1,6 +1,6 @@
-"""The paper's Laplace noise, `laplace-paper` to the user: a comparison for the frontier, without a guarantee (§2.4).
+"""Paper Laplace, `laplace-paper` to the user: the paper's Laplace noise, a comparison for the frontier (§2.4).
 
-Its noise is scaled by the confidential data themselves, so nothing of it can be released.
+It has no guarantee: its noise is scaled by the confidential data themselves, so none of its tables can be released.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from svysynth.survey.survey import Survey
 
 COMPARISON = Finding(
     "privacy.mechanism",
-    "'laplace-paper' is a comparison without a guarantee and cannot be released",
+    "'laplace-paper' is for comparison only, has no guarantee and cannot be released",
     "its noise is scaled by the confidential data themselves",
     "use 'fbs', 'fbp' or 'laplace'",
     stops=True,
@@ -42,65 +42,65 @@ COMPARISON = Finding(
 
 
 class PaperLaplace(Mechanism):
-    """Tables for comparison."""
+    """The mechanism that makes tables with the paper's Laplace noise, for comparison only."""
 
     packages = ()
     stated = ()
     modelled = False
 
     def title(self, name: str) -> str:
-        """For completeness: no report shows it."""
+        """A description for completeness: no report shows it."""
         return "The paper’s Laplace noise: a comparison without a guarantee"
 
     def find_public(self, spec: Spec) -> list[Finding]:
-        """It cannot be released, whatever else the spec says."""
+        """The finding that it cannot be released, whatever else the spec says."""
         return [COMPARISON, *no_public_weights(spec)]
 
     def undivided(self, spec: Spec) -> str | None:
-        """Its sensitivities need all records."""
+        """The mechanism itself needs all records at once, for its sensitivities."""
         return "privacy.mechanism"
 
     def reads(self, spec: Spec) -> SurveySpec:
-        """As it is."""
+        """The spec unchanged."""
         return spec.survey
 
     def check(self, survey: Survey, spec: Spec) -> None:
-        """Always refused."""
+        """Refuse always."""
         refuse([COMPARISON])
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """Nothing but that."""
+        """The finding that it cannot be released, and nothing else."""
         return Examined((COMPARISON,))
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
-        """None."""
+        """The statement that nothing is guaranteed."""
         roles = Roles.of(survey)
         return no_guarantee(privacy.mechanism, confidential=roles.confidential, public=roles.public)
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
-        """Never."""
+        """Raise an error: a release is never made."""
         raise NotImplementedError("the paper's Laplace noise cannot be released")
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
-        """There are none."""
+        """This mechanism makes no synthetic surveys."""
         return Synthetic(())
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """Those that any release has."""
+        """The files that every release has."""
         return TABLES_AND_REPORT
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
-        """There is nothing to make again."""
+        """None: there is no release to make again."""
         return None
 
     def further(self, public: Path, manifest: Manifest) -> Further | None:
-        """There is no release."""
+        """None: there is no release."""
         return None
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
-        """With noise of its own for each repeat."""
+        """Tables at every ε and repeat, each with independent noise."""
         for epsilon in grid.epsilons:
             progress(f"{name}: ε = {epsilon:g}")
             for repeat in range(grid.repeats):

@@ -1,4 +1,4 @@
-"""The paper's rival (paper §2.4): Laplace noise on direct tables, a comparison without a guarantee.
+"""Laplace tables: the paper's competitor (§2.4), Laplace noise on direct tables, for comparison without a guarantee.
 
 Sensitivities are taken from the observed records of a cell,
 
@@ -6,13 +6,15 @@ Sensitivities are taken from the observed records of a cell,
     total   max wy − min wy
     mean    (max wy − min wy)/(Σw − (max w − min w))
 
-and the largest over the cells of a level (a set of kept columns of one table) serves all cells of that level. Noise
-goes on the point and on each of R replicate estimates (Preston's half-samples); the variance is (1/R)Σ(q_r − q̂)² of
-noisy replicates around the noisy point, as printed; the noiseless point would not be post-processing. Every level of
-every statistic is used twice, for points and for variances: ε/uses for a point, ε/(uses·R) for a replicate.
+and the largest over the cells of a level (a set of kept columns of one table) is used for all cells of that level.
+Noise is added to the point estimate and to each of R replicate estimates (Preston's half-samples). The variance is
+(1/R)Σ(q_r − q̂)² of noisy replicates around the noisy point estimate, as printed in the paper; with the noiseless point
+estimate it would not be post-processing. Every level of every statistic is used twice, for points and for variances:
+ε/uses for a point, ε/(uses·R) for a replicate.
 
-Because the sensitivities come from the confidential data this is not differentially private, whatever ε is. The numbers
-of records are public, so rows without records stay as they are. Noise comes from NumPy: it is not for release.
+Because the sensitivities come from the confidential data, these tables are not differentially private, whatever ε is.
+The numbers of records are public, so rows without records get no noise. The noise comes from NumPy and is not suitable
+for release.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ class LaplaceBudget:
 
     @property
     def point(self) -> float:
-        """What each point estimate may spend."""
+        """The ε of each point estimate."""
         return self.epsilon / self.uses
 
     @property
     def replicate(self) -> float:
-        """What each replicate estimate may spend."""
+        """The ε of each replicate estimate."""
         return self.epsilon / (self.uses * self.replicates)
 
     @property
@@ -63,20 +65,20 @@ class LaplaceBudget:
         """The split in words."""
         return (
             f"Laplace noise, {LABEL}: the sensitivities come from the confidential data, so no differential privacy "
-            f"is promised. ε = {self.epsilon:g} over {self.uses:,} uses of each record: {self.point:.6g} per point "
-            f"estimate, {self.replicate:.6g} per replicate estimate of {self.replicates:,}."
+            f"is promised. ε = {self.epsilon:g} is split over {self.uses:,} uses of each record: {self.point:.6g} per "
+            f"point estimate, {self.replicate:.6g} for each of {self.replicates:,} replicate estimates."
         )
 
 
 @outlined
 @dataclass(frozen=True)
 class LevelNoise:
-    """Sensitivity and scales of the noise of one level. Confidential: they are functions of the data."""
+    """The sensitivity and the scales of the noise of one level. Confidential: they are functions of the data."""
 
     table: str
     statistic: Statistic
     level: tuple[str, ...]
-    """The columns kept; none for the total."""
+    """The kept columns; none for the total."""
     sensitivity: float
     point_scale: float
     replicate_scale: float
@@ -94,12 +96,12 @@ class LaplaceTables:
 
     @property
     def budget(self) -> str:
-        """What was spent on what, and that nothing is promised for it."""
+        """The split of ε in words, with the statement that nothing is promised."""
         return self.split.statement
 
 
 def split_evenly(tables: Sequence[TableSpec], epsilon: float, replicates: int = 10) -> LaplaceBudget:
-    """A record is in one cell of each of a table's 2^k levels, once for points and once for variances.
+    """Split ε evenly: a record is in one cell of each of a table's 2^k levels, once for points and once for variances.
 
     >>> split_evenly([TableSpec(by=("field", "gender"), statistics=("count", "mean"))], 8.0)
     LaplaceBudget(epsilon=8.0, uses=16, replicates=10)
@@ -115,7 +117,7 @@ def laplace_tables(
     replicates: int = 10,
     estimation: EstimationSpec | None = None,
 ) -> LaplaceTables:
-    """The paper's noisy tables. An infinite ε adds no noise; `estimation.variance` is always Preston's here."""
+    """The paper's noisy tables. An infinite ε adds no noise; the variance is always Preston's, whatever the setting."""
     estimation = (estimation or EstimationSpec()).model_copy(update={"variance": "taylor"})
     _check_request(survey, tables, epsilon, replicates, estimation)
     direct = tabulate_all(survey, tables, estimation)
@@ -145,7 +147,7 @@ def _check_request(
     survey: Survey, tables: Sequence[TableSpec], epsilon: float, replicates: int, estimation: EstimationSpec
 ) -> None:
     if not epsilon > 0:
-        raise SurveyError("spec", "privacy.epsilon", "is not positive", "give the budget to compare at")
+        raise SurveyError("spec", "privacy.epsilon", "is not positive", "set privacy.epsilon to the ε to compare at")
     if not 2 <= replicates <= MOST_REPLICATES:
         raise SurveyError(
             "spec", "replicates", f"is not between 2 and {MOST_REPLICATES:,}", "use 10, as the paper does"
@@ -153,16 +155,16 @@ def _check_request(
     for table in tables:
         if "proportion" in table.statistics:
             place = f"table '{table.title}'"
-            raise SurveyError("spec", place, "the Laplace comparison has no proportions", "ask for counts instead")
+            raise SurveyError("spec", place, "the Laplace comparison has no proportions", "request counts instead")
     if estimation.lonely == "adjust" and survey.index.lonely.any():
         problem = "half-samples cannot adjust a stratum with one unit"
-        raise SurveyError("design", "estimation.lonely", problem, "set it to 'certainty'")
+        raise SurveyError("design", "estimation.lonely", problem, "set estimation.lonely = 'certainty'")
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Extent:
-    """How far the records of each group reach."""
+    """The smallest and largest w and wy of the records in each group, and the sum of their weights."""
 
     smallest_w: Floats
     largest_w: Floats
@@ -171,7 +173,7 @@ class _Extent:
     weight: Floats
 
     def merge(self, group: Integers, groups: int) -> _Extent:
-        """The extents of groups of these groups."""
+        """The extents of unions of these groups."""
         return _Extent(
             _extreme(np.minimum, group, groups, self.smallest_w),
             _extreme(np.maximum, group, groups, self.largest_w),
@@ -181,7 +183,7 @@ class _Extent:
         )
 
     def sensitivity(self, statistic: Statistic) -> Floats:
-        """That of each group; zero for one record."""
+        """The sensitivity of each group; zero for a group of one record."""
         outcome = self.largest_wy - self.smallest_wy
         match statistic:
             case "count":
@@ -189,14 +191,14 @@ class _Extent:
             case "total":
                 return outcome
             case "mean":
-                # In this order no rounding can make it zero: a sum of positive weights is never below the largest.
+                # In this order rounding cannot make the divisor zero: a sum of weights is never below the largest one.
                 return outcome / ((self.weight - self.largest_w) + self.smallest_w)
             case _:
                 raise ValueError(f"{statistic} has no sensitivity")
 
 
 def _extreme(of: np.ufunc, group: Integers, groups: int, value: Floats) -> Floats:
-    """The smallest or the largest value of each group; every group has one."""
+    """The smallest or the largest value of each group; every group has at least one value."""
     result = np.full(groups, math.inf if of is np.minimum else -math.inf)
     of.at(result, group, value)
     return result
@@ -205,10 +207,10 @@ def _extreme(of: np.ufunc, group: Integers, groups: int, value: Floats) -> Float
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """The finest cells that have records: what every level of every table is made of."""
+    """The finest cells that have records. Every row of every table is a union of them."""
 
     codes: Integers
-    """Per cell: the level of each column."""
+    """The code of each column, for each cell."""
     extent: _Extent
     weight: Floats
     """Σw of each cell in each replicate."""
@@ -233,7 +235,7 @@ class _Cells:
         )
 
     def replicated(self, statistic: Statistic, rows: Sequence[Integers], count: int) -> Floats:
-        """A statistic of every row in every replicate; a mean of nobody is not a number."""
+        """A statistic of every row in every replicate; NaN for a mean without records."""
         matrix = hierarchy(rows, count)
         return estimate(statistic, matrix @ self.weight, matrix @ self.outcome, np.nan)
 
@@ -241,7 +243,7 @@ class _Cells:
 def _level_noise(
     table: TableSpec, statistic: Statistic, rows: Sequence[Integers], cells: _Cells, budget: LaplaceBudget
 ) -> list[LevelNoise]:
-    """The largest sensitivity among the rows of each level that have records, and the scales that follow."""
+    """The largest sensitivity among the rows with records of each level, and the scales that follow from it."""
     result = []
     for kept, row in zip(itertools.product((False, True), repeat=len(table.by)), rows, strict=True):
         filled, group = np.unique(row, return_inverse=True)
@@ -260,7 +262,7 @@ def _add_noise(
     levels: Sequence[LevelNoise],
     generator: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """Noisy points, and the variance of noisy replicates around them; rows without records get no noise."""
+    """Noisy point estimates, and the variance of noisy replicates around them; rows without records get no noise."""
     point_scale, replicate_scale = np.zeros((2, len(exact)))
     for row, level in zip(rows, levels, strict=True):
         point_scale[row], replicate_scale[row] = level.point_scale, level.replicate_scale

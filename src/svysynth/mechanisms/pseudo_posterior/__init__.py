@@ -1,1 +1,1 @@
-"""The paper's mechanism: record bounds, weights α, and draws that are calibrated to ε."""
+"""Pseudo posterior: the paper's mechanism, with record bounds, weights α, and draws that are calibrated to ε."""

@@ -1,14 +1,15 @@
-"""Bias correction: what the weights α do to the parameters of the pseudo posterior is taken off (docs/privacy.md).
+"""Bias correction: the bias that the weights α cause in the pseudo posterior is subtracted (docs/privacy.md).
 
-Records far from the middle have large bounds and count less, so the pseudo posterior lies not at the true parameters θ
-but at θ* = θ + δ(θ), with spreads that are too small. The αᵢ are confidential, but δ need not be found from them: it is
-a property of the mechanism. Records are simulated from θ, the whole mechanism is run on them (fit, bounds, weights
-calibrated to the same ε), and δ(θ) is how far its fit lies from the unweighted fit to the same records. Solving
-θ + δ(θ) = draw takes the draws, public constants and random numbers of its own; the constants are the design matrix,
-the number of records in each cell, ε, the number of data sets, the scheme, the number of draws and the priors. It is
-post-processing of what has been paid for, and costs nothing (indirect inference, Gouriéroux, Monfort and Renault 1993).
+Records far from the centre have large bounds and get small weights. So the pseudo posterior is centred not at the true
+parameters θ but at θ* = θ + δ(θ), with spreads that are too small. The αᵢ are confidential, but they are not needed to
+find δ, which is a property of the mechanism. Records are simulated from θ, and the whole mechanism is run on them (fit,
+bounds, weights calibrated to the same ε). δ(θ) is the difference between its fit and the unweighted fit to the same
+records. Solving θ + δ(θ) = draw needs the draws, public constants and independent random numbers. The constants are the
+design matrix, the number of records in each cell, ε, the number of data sets, the scheme, the number of draws and the
+priors. This is post-processing of draws that have been paid for, and costs no privacy (indirect inference, Gouriéroux,
+Monfort and Renault 1993).
 
-Which parameters are moved, and how, is for the model to say (`WeightingBias`).
+The model says which parameters are corrected, and how (`WeightingBias`).
 """
 
 from __future__ import annotations
@@ -31,26 +32,27 @@ from svysynth.models.base import Model, WeightingBias
 from svysynth.models.records import Records
 
 SIMULATIONS, FEWEST = 9, 3
-"""Simulated surveys, and how many are enough where they agree. The first is made from the draws as they are and only
-serves to place the others."""
+"""The most simulated surveys, and the fewest that are enough if they agree. The first is made from the uncorrected
+draws, and is used only to choose the parameters of the others."""
 MOST_ATTEMPTS = 2 * SIMULATIONS
-"""A simulated survey that the mechanism refuses is replaced by another, up to so many in all."""
+"""A simulated survey that the mechanism refuses is replaced by another, up to this number in all."""
 MOST_RECORDS = 30_000
-"""Records of a simulated survey. δ depends on their number through the posterior's width, and hardly any more beyond:
-with 120,000 a log standard deviation is shifted by 0.093 and not 0.097."""
+"""The most records of a simulated survey. δ depends on their number through the width of the posterior, but hardly
+changes beyond this number: with 120,000 records a log standard deviation is shifted by 0.093 instead of 0.097."""
 BLOCK = 1_000_000
-"""Records that are counted at a time."""
+"""The number of records that are counted at a time."""
 LARGEST_ERROR = 0.1
-"""Of the shift of a log standard deviation, over the simulated surveys; beyond it δ is not known."""
+"""The largest standard error, over the simulated surveys, of the shift of a log standard deviation. Above it δ counts
+as unknown."""
 CLOSE = 0.01
-"""An error that is small enough: of 1% in a standard deviation."""
+"""A standard error of the shift that is small enough: 1% of a standard deviation."""
 
 Progress = Callable[[str], None]
 
 
 @outlined
 class PublicRecords(NamedTuple):
-    """What is public of the records that a model sees: neither outcome nor weight has a place here."""
+    """The public part of a model's records. It has neither outcomes nor weights."""
 
     x: Floats
     """Cell × coefficient: the design matrix."""
@@ -70,11 +72,11 @@ def public_part(records: Records) -> PublicRecords:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Undone:
-    """Draws after the attempt to undo what weights do to them."""
+    """Draws after the attempt to correct them for the bias from the weights α."""
 
     draws: tuple[Parameters, ...]
     known: bool
-    """Whether the shift could be found; if not, the draws are as they were."""
+    """Whether the shift could be found; if not, the draws are unchanged."""
 
 
 def undo_weights(
@@ -88,10 +90,10 @@ def undo_weights(
     number_of_draws: int = 1000,
     progress: Progress = lambda _: None,
 ) -> Undone:
-    """The parameters of which these draws are the weighted image; all are moved by the shift found at their mean.
+    """Correct the draws for the bias from the weights α: all are corrected by the shift found at their mean.
 
-    Where too few simulated surveys can be calibrated, or they disagree, the draws stay as they are: they have been paid
-    for by now, and stopping would waste that. So do those of a model that does not know its weighting bias.
+    If too few simulated surveys can be calibrated, or if they disagree, the draws stay unchanged: they are already paid
+    for, and stopping would waste the ε. The draws of a model without a `weighting_bias` stay unchanged too.
     """
     bias = model.weighting_bias
     if bias is None:
@@ -106,7 +108,7 @@ def undo_weights(
 
 @dataclass(frozen=True)
 class _Mechanism:
-    """The whole mechanism but for the records."""
+    """The whole mechanism with its settings, without the records."""
 
     model: Model
     bias: WeightingBias
@@ -116,7 +118,7 @@ class _Mechanism:
     draws: int
 
     def shift(self, records: Records, streams: Streams) -> Floats:
-        """How far its fit to these records lies from the unweighted one, with the same random numbers."""
+        """The difference between its fit to these records and the unweighted fit, with the same random numbers."""
         start = fit_unweighted(self.model, records, streams, self.draws)
         weighted = calibrate_records(
             self.model, records, self.epsilon, self.datasets, streams, self.scheme, self.draws, start_from=start
@@ -127,10 +129,10 @@ class _Mechanism:
 def _find_shift(
     mechanism: _Mechanism, middle: Parameters, public: PublicRecords, streams: Streams, progress: Progress
 ) -> Floats | None:
-    """δ where θ + δ(θ) is the middle of the draws: each survey is simulated from the θ that those before it give.
+    """The δ at which θ + δ(θ) is the mean of the draws: each survey is simulated from the θ that earlier surveys give.
 
-    δ changes so little with θ (by a fifth, on the log scale) that the second survey's θ is near enough. None where too
-    few surveys can be calibrated, or they disagree.
+    δ changes so little with θ (by a fifth, on the log scale) that the θ of the second survey is close enough. None if
+    too few surveys can be calibrated, or if they disagree.
     """
     found: list[Floats] = []
     for number in range(MOST_ATTEMPTS):
@@ -148,14 +150,14 @@ def _find_shift(
 
 
 def _error(spreads: list[Floats]) -> float:
-    """The standard error of the median of the spreads' shifts, by the middle half of the simulated surveys."""
+    """The standard error of the median shift of the spreads, from the interquartile range over simulated surveys."""
     low, high = np.quantile(spreads, [0.25, 0.75], axis=0)
-    # the middle half of a normal law is 1.35 standard deviations wide, and its median has an error of 1.25/√n of them
+    # a normal distribution has an interquartile range of 1.35 standard deviations, and its median an error of 1.25/√n
     return float(np.max(high - low) / 1.35 * 1.25 / np.sqrt(len(spreads)))
 
 
 def simulate_sample(bias: WeightingBias, parameters: Parameters, public: PublicRecords, streams: Streams) -> Records:
-    """Records by the law of the sample, as many in each cell as there are; where these are too many, in proportion."""
+    """Simulate records from the model of the sample: as many per cell as there are, or fewer in proportion."""
     sizes = np.ceil(public.sizes * min(1.0, MOST_RECORDS / public.sizes.sum())).astype(int)
     cell = np.repeat(np.arange(len(sizes)), sizes)
     noise = streams.generator("simulated sample").standard_normal((2, len(cell)))

@@ -1,8 +1,8 @@
-"""Calibration: the weights α that bring the pseudo posterior to a stated ε (paper §1.4.1).
+"""Calibration: the search for weights α that bring the pseudo posterior to a stated ε (paper §1.4.1).
 
 The target is Δ_α ≤ ε/(2m), no more than 2% below. Every trial is a refit with the same random numbers, so that Δ_α
-moves smoothly with the scheme's constant c. Where it jumps all the same, because one extreme draw comes or goes, other
-random numbers are tried, and in the end the best trial on the private side counts: never one above the target.
+changes smoothly with the scheme's constant c. If Δ_α jumps all the same, because one extreme draw appears or
+disappears, other random numbers are tried. In the end the best trial at or below the target is used, never one above.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ from svysynth.models.sampler import Fit, fit
 
 TOLERANCE = 0.02
 AIM = 0.99
-"""Where in the band from 1 − TOLERANCE to 1 of the target a trial aims."""
+"""The share of the target at which a trial aims, within the band from 1 − TOLERANCE to 1."""
 RISE = 0.55
-"""How far Δ_α usually ends above c with inverse weights: they narrow the fitted spread, which raises its peak."""
+"""How far Δ_α usually ends above c with inverse weights: they narrow the fitted spread, which raises the density's
+peak."""
 MOST_REFITS = 16
-"""Two or three are usual, and 8 were enough in 200 calibrations with inverse weights (docs/studies.md)."""
+"""The most refits. Two or three are usual, and 8 were enough in 200 calibrations with inverse weights
+(docs/studies.md)."""
 LARGEST_LEVEL, SMALLEST_SPREAD = 100.0, 1e-3
-"""Of the transformed outcome, for which the models' priors are made: their coefficients and spreads are about 10 at
-most. Logarithms of amounts lie far within, outcomes in dollars far beyond."""
+"""The root mean square and the standard deviation of the transformed outcome between which the models' priors are
+suitable: the priors expect coefficients and spreads of about 10 at most. Logarithms of amounts lie far within these
+limits, outcomes in dollars far outside."""
 STRETCH = 4
-"""Refits with the same random numbers. Where Δ_α jumps over the target with them, others are tried."""
+"""The number of refits with the same random numbers. If Δ_α jumps over the target in all of them, others are tried."""
 
 Progress = Callable[[str], None]
 Found = TypeVar("Found")
@@ -47,7 +50,7 @@ Found = TypeVar("Found")
 @outlined
 @dataclass(frozen=True)
 class Trial:
-    """One refit: the constant that was tried, and what it gave."""
+    """One refit: the constant that was tried, and the largest weighted bound."""
 
     constant: float
     largest_bound: float
@@ -56,7 +59,7 @@ class Trial:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Unweighted:
-    """The fit with α = 1 and its records' bounds: where calibration starts, whatever the target."""
+    """The fit with α = 1 and the bounds of its records: the start of calibration for every target."""
 
     fit: Fit
     bounds: Column
@@ -65,11 +68,11 @@ class Unweighted:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """A fit whose largest weighted bound meets the target, and the way there."""
+    """A fit whose largest weighted bound meets the target, and the trials that led to it."""
 
     fit: Fit
     bounds: Column
-    """Unweighted bounds of the fit with α = 1."""
+    """The unweighted bounds of the fit with α = 1."""
     weighted_bounds: Column
     """α_i·max|ll_i| under the final fit."""
     largest_bound: float
@@ -83,7 +86,7 @@ class Calibration:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Order:
-    """A fit that is asked for, and the bounds of its records."""
+    """A request for a fit and for the bounds of its records."""
 
     model: Model
     records: Records
@@ -91,19 +94,19 @@ class Order:
     streams: Streams
     draws: int
     label: str = "fit"
-    """Names the random numbers."""
+    """The name of the stream of random numbers."""
     name: str = "bounds"
-    """Of the column of bounds, where the records are on disk."""
+    """The name of the column of bounds, if the records are on disk."""
 
 
 Answer = tuple[Fit, Column]
-"""The fit that was ordered, and its records' bounds, unweighted."""
+"""The fit that was requested, and the unweighted bounds of its records."""
 Steps = Generator[Order, Answer, Found]
-"""Work that orders one fit after another: who carries the orders out may do those of many such works together."""
+"""A computation that requests one fit after another. Its caller may do the fits of many such computations together."""
 
 
 def carry_out(steps: Steps[Found]) -> Found:
-    """Fit what is ordered, as it is ordered."""
+    """Run a computation, and do each fit when it is requested."""
     try:
         order = next(steps)
         while True:
@@ -132,7 +135,7 @@ def calibrate_records(
 ) -> Calibration:
     """Find the weights for which m draws cost ε, and the fit with them.
 
-    `start_from` spares the first fit where several targets are met with the same random numbers.
+    `start_from` saves the first fit if several targets are to be met with the same random numbers.
     """
     progress("fitting without weights")
     start_from = start_from or fit_unweighted(model, records, streams, draws)
@@ -145,11 +148,12 @@ def fit_unweighted(model: Model, records: Records, streams: Streams, draws: int 
 
 
 def unweighted_steps(model: Model, records: Records, streams: Streams, draws: int = 1000) -> Steps[Unweighted]:
-    """The way to the fit with α = 1."""
+    """The steps to the fit with α = 1."""
     found, bounds = yield Order(model, records, derive(np.ones_like, records.t), streams, draws)
     first = trusted(found)
     if not summarize_bounds(bounds, records.engine).any_finite:
-        raise SurveyError("data", "the model", "gives no record a finite likelihood", "check outcome and weights")
+        remedy = "check the columns survey.outcome and survey.weight"
+        raise SurveyError("data", "the model", "gives no record a finite likelihood", remedy)
     return Unweighted(first, bounds)
 
 
@@ -163,9 +167,9 @@ def calibration_steps(
     progress: Progress = lambda _: None,
     inverse: Callable[..., Floats] = inverse_weights,
 ) -> Steps[Calibration]:
-    """The way from the unweighted fit to one that meets the target.
+    """The steps from the unweighted fit to one that meets the target.
 
-    A study has constants of its own in the weights of the scheme `inverse`.
+    With `inverse`, studies replace the weights of the scheme `inverse` by weights with other constants.
     """
     target = epsilon / (2 * datasets)
     first, bounds = start_from.fit, start_from.bounds
@@ -181,7 +185,7 @@ def calibration_steps(
         base, base_bounds = yield Order(model, records, alpha, streams, draws, name="base-bounds")
         largest = _largest(trusted(base).alpha, base_bounds, records)
         if not 0 < largest < np.inf:
-            problem = "weighted down for it, the records leave the model without a finite bound"
+            problem = "needs weights α under which the model has no finite bound"
             raise SurveyError("spec", "privacy.epsilon", problem, _remedies(scheme))
         weights = lambda c: derive(partial(reweighted, k=c, largest=largest), alpha, base_bounds)  # noqa: E731
         start = 0.95
@@ -208,9 +212,9 @@ def _search(
     draws: int,
     progress: Progress,
 ) -> Steps[tuple[tuple[Trial, ...], tuple[Fit, Column, float]]]:
-    """Move c by the ratio of the aim to what was found, then by secants of log Δ_α against log c.
+    """Change c by the ratio of the aim to the Δ_α found, then by secants of log Δ_α against log c.
 
-    Gives back all trials, and of the best its fit, its bounds and Δ_α.
+    Returns all trials, and the fit, the bounds and Δ_α of the best one.
     """
     model, records = start_from.fit.model, start_from.fit.records
     trials: list[Trial] = []
@@ -234,28 +238,28 @@ def _search(
         c = _next_constant(trials[stretch * STRETCH :], AIM * target)
     if best is not None:
         return tuple(trials), best
-    why = f", and where they were small enough {'; '.join(untrusted)}" if untrusted else ""
-    problem = f"no weights were found for it in {MOST_REFITS} refits{why}"
+    why = f", and in a refit that met the target {'; '.join(untrusted)}" if untrusted else ""
+    problem = f"no weights α were found that meet it in {MOST_REFITS} refits{why}"
     raise _off_scale(records, problem) or SurveyError("spec", "privacy.epsilon", problem, _remedies(scheme))
 
 
 def _largest(alpha: Column, bounds: Column, records: Records) -> float:
-    """Δ_α: infinite where a record with weight has a log-likelihood that is not finite in some draw."""
+    """Δ_α; infinite if a record with positive weight has a log-likelihood that is not finite in some draw."""
     found = summarize_bounds(derive(weigh, alpha, bounds), records.engine)
     return found.largest if found.all_finite else float("inf")
 
 
 def _remedies(scheme: Scheme) -> str:
     other = "" if scheme == "inverse" else ", or the scheme 'inverse'"
-    return f"use a larger epsilon or fewer datasets, or more privacy.draws{other}"
+    return f"use a larger privacy.epsilon, fewer privacy.datasets or more privacy.draws{other}"
 
 
 def _next_constant(trials: list[Trial], aim: float) -> float:
-    """The root of log Δ_α(c) − log aim along the last two trials, between the trials that enclose it."""
+    """The root of log Δ_α(c) − log aim on the line through the last two trials, between the trials that enclose it."""
     last = trials[-1]
     low = max((trial.constant for trial in trials if trial.largest_bound < aim), default=0.0)
     high = min((trial.constant for trial in trials if trial.largest_bound > aim), default=np.inf)
-    if not 0 < last.largest_bound < np.inf:  # nothing to go by but the direction
+    if not 0 < last.largest_bound < np.inf:  # only the direction is known
         step = np.log(3) if last.largest_bound == 0 else -np.log(3)
     else:
         step = np.clip(np.log(aim / last.largest_bound) / _slope(trials), -np.log(3), np.log(3))
@@ -268,7 +272,7 @@ def _next_constant(trials: list[Trial], aim: float) -> float:
 
 
 def _slope(trials: list[Trial]) -> float:
-    """Of log Δ_α against log c, along the last two trials where both say something."""
+    """The slope of log Δ_α against log c through the last two trials, if both bounds are finite and positive."""
     if len(trials) < 2 or not 0 < trials[-2].largest_bound < np.inf:
         return 0.9
     last, before = trials[-1], trials[-2]
@@ -277,24 +281,24 @@ def _slope(trials: list[Trial]) -> float:
 
 
 def trusted(found: Fit) -> Fit:
-    """The fit, if its diagnostics pass; a fit that fails is never released."""
+    """The fit, if it passes its diagnostics. A fit that fails them is never released."""
     if not found.verdict.passed:
         problem = "; ".join(found.verdict.complaints)
-        remedy = "use more draws (privacy.draws), a simpler model.formula, or a larger epsilon"
+        remedy = "use more draws (privacy.draws), a simpler model.formula, or a larger privacy.epsilon"
         raise _off_scale(found.records, problem) or SurveyError("data", "the posterior draws", problem, remedy)
     return found
 
 
 def _off_scale(records: Records, symptom: str) -> SurveyError | None:
-    """The error of a fit that fails because the outcome is not on a scale for which the priors are made."""
+    """The error for a fit that fails because the scale of the outcome does not suit the priors; None if it does."""
     sums = map_blocks(records.engine, _BlockMoments(records.t), len(records))
     mean, square = np.sum(sums, axis=0) / len(records)
     spread = float(np.sqrt(max(square - mean**2, 0.0)))
     if np.sqrt(square) > LARGEST_LEVEL:
-        cause = "its numbers are far larger than the model's priors expect"
+        cause = "its values are far larger than the model's priors expect"
         remedy = "use survey.transform = 'log' for amounts, or larger units (thousands or millions, say)"
     elif spread < SMALLEST_SPREAD:
-        cause = "its numbers vary far less than the model's priors expect"
+        cause = "its values vary far less than the model's priors expect"
         remedy = "use survey.transform = 'log' for amounts, or smaller units"
     else:
         return None

@@ -1,4 +1,4 @@
-"""A calibration as evidence for the internal folder: record bounds without and with weights α, and how the fit went.
+"""Evidence of a calibration for the internal folder: record bounds without and with weights α, and the diagnostics.
 
 The plots are the paper's (§3.2, §4.2 and the supplement).
 """
@@ -26,20 +26,20 @@ from svysynth.models.diagnostics import LARGEST_RHAT, SMALLEST_EBFMI, SMALLEST_E
 from svysynth.survey.files import write_frame, write_json, write_parts
 
 MOST_RECORDS = 2_000_000
-"""Records whose bounds are looked at one by one."""
+"""The most records whose bounds are plotted and summarised individually."""
 CONTENTS = (("bounds", "Bounds and weights α"), ("fit", "Fit and calibration"))
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class CalibrationEvidence:
-    """What a disclosure review sees of a calibration."""
+    """What the disclosure review is shown of a calibration."""
 
     calibration: Calibration
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Of the diagnostics of the final fit."""
+        """The failed diagnostics of the final fit."""
         return tuple(self.calibration.fit.verdict.complaints)
 
     def summary(self) -> Rows:
@@ -52,7 +52,7 @@ class CalibrationEvidence:
         ]
 
     def sections(self) -> Sequence[Section]:
-        """Bounds and weights; diagnostics and trials."""
+        """The sections on bounds and weights, and on diagnostics and trials."""
         plotted = _Plotted.of(self.calibration)
         content = {
             "bounds": _bounds_plot(plotted),
@@ -65,7 +65,7 @@ class CalibrationEvidence:
         return [Section(CONTENTS, "calibration.html", content)]
 
     def write(self, folder: Path) -> None:
-        """diagnostics.json, records.parquet and calibration.csv."""
+        """Write diagnostics.json, records.parquet and calibration.csv."""
         _write_calibration(folder, self.calibration)
 
 
@@ -75,7 +75,7 @@ class CalibrationEvidence:
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Plotted:
-    """Bounds and weights of all records, or of as many as are enough where there are very many."""
+    """The bounds and weights of all records, or of a random sample of MOST_RECORDS if there are more."""
 
     calibration: Calibration
     bounds: Floats
@@ -107,7 +107,7 @@ def _bounds_facts(plotted: _Plotted) -> Rows:
     calibration, m = plotted.calibration, plotted.calibration.datasets
     found = summarize_bounds(calibration.bounds, calibration.fit.records.engine)
     finite = np.isfinite(plotted.bounds)
-    shown = "" if len(finite) == len(calibration.bounds) else f" (of {figure(len(finite))} records drawn at random)"
+    shown = "" if len(finite) == len(calibration.bounds) else f" (in a random sample of {figure(len(finite))} records)"
     return [
         ("Largest bound, unweighted", f"{found.largest:.4g}, which would cost ε = {2 * found.largest * m:.4g}"),
         ("Largest bound, weighted", f"{calibration.largest_bound:.6g}"),
@@ -137,7 +137,7 @@ def _alpha_facts(alpha: Floats) -> Rows:
     ]
 
 
-# --- how the fit went ---
+# --- diagnostics of the fit ---
 
 
 def _diagnostics(calibration: Calibration) -> list[tuple[str, str, str, bool]]:
@@ -162,7 +162,7 @@ def _diagnostics(calibration: Calibration) -> list[tuple[str, str, str, bool]]:
 
 
 def _trials(calibration: Calibration) -> Rows:
-    """Every refit: its constant, the largest bound it gave, and how far from the target."""
+    """Every refit: its constant, its largest weighted bound, and this bound as a share of the target."""
     return [
         (
             figure(number),

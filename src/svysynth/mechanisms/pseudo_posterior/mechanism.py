@@ -1,8 +1,8 @@
-"""The pseudo posterior, `fbs` and `fbp` with the guarantee `asymptotic`: the paper's mechanism (§1.4, §2).
+"""Pseudo posterior, `fbs` and `fbp` with the guarantee `asymptotic`: the paper's mechanism (§1.4, §2).
 
-A model is fitted, records are weighted down by α until ε holds for m draws, and each draw becomes a synthetic survey;
-`step_by_step.py` has the steps. Fit and weights look at the data before the charge, which is one reason why the promise
-is asymptotic.
+A model is fitted, records are downweighted by α until ε holds for m draws, and each draw becomes a synthetic survey;
+`step_by_step.py` has the steps. The fit and the weights look at the data before the charge, which is one reason why the
+guarantee is only asymptotic.
 """
 
 from __future__ import annotations
@@ -48,58 +48,58 @@ from svysynth.survey.survey import Survey
 
 ONE_FILE = Finding(
     "privacy.datasets",
-    "one synthetic file is asked for",
-    "its standard errors have no part for the draw that it was made from, and are too small",
-    "use 3 or more",
+    "only one synthetic file is requested",
+    "standard errors from one file leave out the variance between draws, and are too small",
+    "set privacy.datasets to 3 or more",
     stops=False,
 )
 
 
 class PseudoPosterior(Mechanism):
-    """Synthetic surveys from draws of a weighted posterior, and tables from them."""
+    """The mechanism that makes synthetic surveys from draws of a weighted posterior, and tables from these surveys."""
 
     packages = ("jax", "blackjax")
     stated = ("scheme", "draws", "correction")
     modelled = True
 
     def title(self, name: str) -> str:
-        """For the public report."""
+        """The description for the public report."""
         return find_model(name).title
 
     def find_public(self, spec: Spec) -> list[Finding]:
-        """Public weights that the model has no form for, and too few files."""
+        """The findings for public weights that the model cannot use, and for a single synthetic file."""
         privacy = _privacy(spec)
         model = make_model(privacy.mechanism, spec.model)
         found = [] if model.traits.public_weights else no_public_weights(spec)
         return [*found, *([ONE_FILE] if privacy.datasets == 1 else [])]
 
     def undivided(self, spec: Spec) -> str | None:
-        """All but public weights, replicates and what they need is put together from parts."""
+        """The setting that needs all records at once: public weights, or a design or variance that needs them."""
         return "survey.weight_public" if spec.survey.weight_public else undivided_design(spec)
 
     def reads(self, spec: Spec) -> SurveySpec:
-        """As it is."""
+        """The spec unchanged."""
         return spec.survey
 
     def check(self, survey: Survey, spec: Spec) -> None:
-        """Tables that cannot be made: synthetic surveys have the strata but not the clusters. And a total is needed."""
+        """Refuse tables that synthetic surveys, which have strata but no clusters, cannot give, and a missing total."""
         bare = replace(survey, design=Design(survey.design.weight, survey.design.strata))
         rules = self.synthetic((bare,), _privacy(spec).mechanism, spec.model)
         # there are no drawn weights yet
         estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})
         rules.tabulate_all(spec.requested_tables, estimation)
         if survey.population_total is None and not survey.weight_public:
-            remedy = "declare the published figure that released weights are scaled to"
+            remedy = "declare the published population total; released weights are scaled to it"
             raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """Whether the model can have the shape of these data; what the promise does not cover may stop a release."""
+        """Whether the model fits these data. The findings may stop a release: the guarantee does not cover refusals."""
         own = examine_model(survey, spec.model.formula, spec.requested_tables, direct)
         advice = (finding for finding in self.find_public(spec) if not finding.stops)
         return replace(own, findings=(*advice, *own.findings))
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
-        """The paper's: ε = 2·Δ_α·m for a respondent blanked out."""
+        """The paper's guarantee: ε = 2·Δ_α·m for a respondent blanked out."""
         return asymptotic(
             privacy.mechanism,
             privacy.epsilon,
@@ -119,7 +119,7 @@ class PseudoPosterior(Mechanism):
         paid = pay(guarantee)
         undone = None
         if privacy.correction:
-            progress("undoing what weights do")
+            progress("correcting the bias from the weights α")
             undone = found.undo_weights(progress)
         synthetic = found.synthesize(draws=undone.draws if undone else None, correction=False)
         progress("making tables")
@@ -128,26 +128,26 @@ class PseudoPosterior(Mechanism):
         return Made(guarantee, paid, synthetic, tables, evidence, (_weighting_note(undone),))
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
-        """By the rules of the model."""
+        """Synthetic surveys with the table rules of the model."""
         return make_synthetic(surveys, make_model(name, model))
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """Tables, a report and the synthetic files."""
+        """The tables, the report and the synthetic files."""
         return (*TABLES_AND_REPORT, *file_names(manifest.privacy.datasets, manifest.survey.records))
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
-        """From the synthetic files, which are looked at on the way."""
+        """Make the tables again from the synthetic files, which are checked in doing so."""
         rules = self.synthetic((), manifest.privacy.mechanism, manifest.model or ModelSpec())
         return Remade(remake_tables(public, manifest, rules), "synthetic files", manifest.privacy.datasets)
 
     def further(self, public: Path, manifest: Manifest) -> Further | None:
-        """Each further file is another draw from a posterior of the confidential data, and costs ε."""
+        """None: each further file is another draw from a posterior of the confidential data, and costs ε."""
         return None
 
     def tries(
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
-        """The model is fitted once for each Δ = ε/(2m), and the fit serves every (ε, m) that shares it."""
+        """Tables at every (ε, m). The model is fitted once for each Δ = ε/(2m); all (ε, m) with this Δ use the fit."""
         privacy, model = _privacy(spec), make_model(name, spec.model)
         records = make_records(survey, spec.model.formula)
         progress(f"{name}: fitting without weights")
@@ -178,6 +178,9 @@ def _privacy(spec: Spec) -> PrivacySpec:
 
 def _weighting_note(undone: Undone | None) -> str:
     if undone is not None and undone.known:
-        return "What weighting does to the fitted spread is undone in the draws; that costs no privacy."
-    why = "is left" if undone is None else "could not be found, and is left"
-    return f"What weighting does to the fitted spread {why} in the draws: spreads come out too small."
+        return (
+            "Weighting records by α makes the fitted spread too small. The draws are corrected for this bias by "
+            "simulation, which costs no privacy."
+        )
+    why = "are not corrected" if undone is None else "could not be corrected"
+    return f"Weighting records by α makes the fitted spread too small. The draws {why} for this bias."

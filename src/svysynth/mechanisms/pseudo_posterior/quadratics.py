@@ -1,9 +1,9 @@
-"""Quadratics: the largest |log-likelihood| of a record over the draws, where it is quadratic within a cell of x.
+"""Quadratics: the bounds of records for models whose log-likelihood is quadratic within a cell of x.
 
-In each cell ll_s = c₀ + c₁t + c₂v + c₃t² + c₄tv + c₅v² for draw s, with (t, v) counted from the cell's center: five
-multiplications and additions a term, whatever the number of coefficients of the model. Records are laid out in tiles of
-one cell, and a tile stays in the processor's nearest memory while all draws pass over it. What is found for a record
-depends on nothing but the record: not on the others it comes with, nor on their order.
+In each cell ll_s = c₀ + c₁t + c₂v + c₃t² + c₄tv + c₅v² for draw s, where (t, v) is measured from the cell's center.
+This takes five multiplications and additions per term, whatever the number of coefficients of the model. Records are
+arranged in tiles of one cell, and a tile stays in the processor's cache while all draws are evaluated on it. The bound
+of a record depends on this record only, not on the other records or their order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Model
 
 STRIDE = 8
-"""Draws that pass over a tile together."""
+"""The number of draws that are evaluated on a tile together."""
 TILES = {8: 5.0, 32: 2.0, 256: 1.0}
-"""Sizes of tiles, and what a place in one costs relative to the others. With more places in a tile, or more draws in a
-stride, XLA would split each step among threads, which takes longer than the step."""
+"""The sizes of tiles, with the relative cost of a place in each. With more places in a tile, or more draws in a stride,
+XLA would split each step among threads, which takes longer than the step."""
 DEVICE_TILE = 256
-"""The size of tiles on other devices."""
+"""The size of tiles on devices other than the CPU."""
 
 
 @outlined
@@ -38,17 +38,17 @@ class Quadratics(NamedTuple):
     forms: Array
     """Cell × stride × draw × (1, t, v, t², tv, v²)."""
     largest: Array
-    """The largest |coefficient| of each cell; infinite where one of them is not finite."""
+    """The largest |coefficient| of each cell; infinite if any of them is not finite."""
 
 
 def make_quadratics(model: Model, draws: Parameters, x: Floats) -> Quadratics:
-    """Those of a model that calls itself `quadratic`; x has a row for each cell."""
+    """The quadratics of a model with the trait `quadratic`; x has a row for each cell."""
     found: Quadratics = _expand(model, draws, x[_filled(len(x))])
     return found
 
 
 def _power_of_two(number: int) -> int:
-    """The next one: sizes are rounded up to it so that few programs are compiled."""
+    """The next power of two. Sizes are rounded up to it so that few programs are compiled."""
     return 1 << max(number - 1, 0).bit_length()
 
 
@@ -59,7 +59,7 @@ def _filled(number: int) -> Integers:
 
 @partial(jax.jit, static_argnames="model")
 def _expand(model: Model, draws: Parameters, x: Array) -> Quadratics:
-    """Value, gradient and Hessian at the center: where the average draw's density is largest, so no digits cancel."""
+    """Value, gradient and Hessian at the center, where the density of the average draw is largest: no digits cancel."""
 
     def derivatives(y: Array, row: Array) -> tuple[Array, Array, Array]:
         def of_draw(parameters: Parameters) -> tuple[Array, Array, Array]:
@@ -79,7 +79,7 @@ def _expand(model: Model, draws: Parameters, x: Array) -> Quadratics:
         return center, jnp.stack([value, slope[:, 0], slope[:, 1], *squares], axis=1)
 
     center, forms = jax.lax.map(cell, x, batch_size=16)
-    # a maximum alone may pass over what is not a number
+    # a maximum alone may ignore NaN
     sizes = jnp.where(jnp.isfinite(forms), jnp.abs(forms), jnp.inf)
     count = forms.shape[1]
     filled = forms[:, np.minimum(np.arange(-(-count // STRIDE) * STRIDE), count - 1)]
@@ -87,7 +87,7 @@ def _expand(model: Model, draws: Parameters, x: Array) -> Quadratics:
 
 
 def quadratic_bounds(quadratics: Quadratics, t: Floats, v: Floats, cell: Integers) -> Floats:
-    """max over the draws of |ll|, for each record; infinite where it is not finite."""
+    """max over the draws of |ll|, for each record; infinite if it is not finite."""
     if jax.default_backend() != "cpu":
         rows = slice(None) if len(t) == _power_of_two(len(t)) else _filled(len(t))
         return np.asarray(device_bounds(quadratics, t[rows], v[rows], cell[rows]))[: len(t)]
@@ -132,7 +132,7 @@ def _tile_bounds(quadratics: Quadratics, cells: Array, count: int, laid: Array) 
 
 @jax.jit
 def device_bounds(quadratics: Quadratics, t: Array, v: Array, cell: Array) -> Array:
-    """The same for records on a device with many processors: all tiles at once, laid out there."""
+    """The bounds on a device with many processors: all tiles are arranged and evaluated there at once."""
     cell, order = jax.lax.sort((cell, jnp.arange(len(t))), num_keys=1)
     cells = len(quadratics.center)
     last = jnp.searchsorted(cell, jnp.arange(cells), side="right")
@@ -150,17 +150,17 @@ def device_bounds(quadratics: Quadratics, t: Array, v: Array, cell: Array) -> Ar
 
 
 def _term(form: Array, t: Array, v: Array) -> Array:
-    """|ll|, written so that each sum has one product: there is one way to fuse them, and one result."""
+    """|ll|, written so that each sum has one product: there is only one way to fuse them, and so only one result."""
     along_t: Array = form[4] * v + (form[3] * t + form[1])
     along_v: Array = form[5] * v + form[2]
     return jnp.abs(v * along_v + (t * along_t + form[0]))
 
 
 def _larger(term: Array, largest: Array) -> Array:
-    """One instruction, where jnp.maximum, which looks for what is not a number, takes several."""
+    """The larger of two numbers in one instruction; jnp.maximum takes several, because it checks for NaN."""
     return jnp.where(term > largest, term, largest)
 
 
 def _finite(bounds: Array, largest: Array, t: Array, v: Array) -> Array:
-    """The bounds, infinite where a term may have left the range of the numbers."""
+    """The bounds, set to infinity where a term may have overflowed."""
     return jnp.where(largest * (1 + jnp.abs(t) + jnp.abs(v)) ** 2 < jnp.inf, bounds, jnp.inf)

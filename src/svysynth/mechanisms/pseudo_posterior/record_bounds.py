@@ -1,6 +1,6 @@
-"""Lipschitz bounds of the records (paper §1.4.1).
+"""Record bounds: the Lipschitz bounds of the records (paper §1.4.1).
 
-A record's bound is the largest |log-likelihood| over the draws. The number of draws is part of its definition.
+The bound of a record is its largest |log-likelihood| over the draws. The number of draws is part of the definition.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from svysynth.models.base import Model
 from svysynth.models.sampler import Fit
 
 PLAIN_BLOCK = 1024
-"""Records × all draws held in memory at a time, for a model that is not quadratic."""
+"""The number of records whose terms for all draws are in memory at a time, for a model that is not quadratic."""
 
 Bounds = Callable[[Floats, Floats, Integers], Floats]
-"""The bounds of records (t, v, cell): of each by itself, whatever others it comes with, and from any thread."""
+"""Computes the bounds of records (t, v, cell). A record's bound does not depend on the others; any thread may call."""
 
 
 def record_bounds(fit: Fit, name: str = "bounds") -> Column:
-    """max over the draws of |ll_i|, for each record; infinite where a log-likelihood is not finite.
+    """max over the draws of |ll_i|, for each record; infinite if a log-likelihood is not finite.
 
-    Where the records are on disk the bounds are kept beside them, under a name.
+    If the records are on disk, the bounds are stored with them, under `name`.
     """
     records, draws = fit.records, {parameter: np.asarray(value) for parameter, value in fit.draws.items()}
     blocks = _BlockBounds(fit.model, draws, records.x, records.t, records.v, records.cell)
@@ -44,7 +44,7 @@ def record_bounds(fit: Fit, name: str = "bounds") -> Column:
 @outlined
 @dataclass(frozen=True)
 class _BlockBounds:
-    """The bounds of a block of records. What prepares them is made once in every process."""
+    """The bounds of a block of records. Their preparation is done once in every process."""
 
     model: Model
     draws: dict[str, Floats]
@@ -65,7 +65,7 @@ class _BlockBounds:
 
 
 def make_bounds(model: Model, draws: Parameters, x: Floats) -> Bounds:
-    """What finds the bounds of records under these draws; x has a row for each cell."""
+    """The function that computes the bounds of records under these draws; x has a row for each cell."""
     if model.traits.quadratic:
         return partial(quadratic_bounds, make_quadratics(model, draws, x))
     return partial(_plain_bounds, model, draws, x)
@@ -81,7 +81,10 @@ def bounds_together(model: Model, draws: Parameters, x: Array, t: Array, v: Arra
 
 
 def _plain_bounds(model: Model, draws: Parameters, x: Floats, t: Floats, v: Floats, cell: Integers) -> Floats:
-    """Every term of every draw; blocks are filled up with copies of the last record, so that one program serves."""
+    """The bounds from every term of every draw.
+
+    Blocks are filled up with copies of the last record, so that one compiled program serves all of them.
+    """
     bounds = np.empty(len(t))
     for start in range(0, len(t), PLAIN_BLOCK):
         position = np.minimum(np.arange(start, start + PLAIN_BLOCK), len(t) - 1)
@@ -99,7 +102,7 @@ def _block_bounds(model: Model, draws: Parameters, t: Array, v: Array, x: Array)
 
 @outlined
 class BoundsSummary(NamedTuple):
-    """What calibration needs to know of all bounds; those that are not finite are left out of the numbers."""
+    """A summary of all bounds for calibration; the numbers leave out bounds that are not finite."""
 
     smallest: float
     largest: float

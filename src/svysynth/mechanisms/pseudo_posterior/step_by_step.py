@@ -1,7 +1,7 @@
-"""The paper's mechanism step by step: a survey's model is calibrated to ε and synthetic surveys are drawn.
+"""Step by step: the paper's mechanism in Python. A model is calibrated to ε, and synthetic surveys are drawn from it.
 
-What it gives is what a release with the same random numbers gives: the same draws, corrected and rounded alike. It
-charges no budget; `pipeline.release` does.
+The result is that of a release with the same random numbers: the same draws, corrected and rounded in the same way. No
+budget is charged here; `pipeline.release` does that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """A survey's model, calibrated to ε: what `synthesize` draws from."""
+    """A model calibrated to ε for a survey. `synthesize` draws from it."""
 
     survey: Survey
     calibration: Calibration
@@ -40,7 +40,7 @@ class Calibrated:
     scheme: Scheme = "inverse"
 
     def undo_weights(self, progress: Progress = lambda _: None) -> Undone:
-        """The m draws, with what weights do to them undone; that costs no privacy (docs/privacy.md)."""
+        """The m draws, corrected for the bias from the weights α. This costs no privacy (docs/privacy.md)."""
         found, fit = self.calibration, self.calibration.fit
         draws, public = released_draws(fit, found.datasets), public_part(fit.records)
         return undo_weights(
@@ -54,10 +54,10 @@ class Calibrated:
     def __repr__(self) -> str:
         found = self.calibration
         target = f"calibrated to ε = {found.epsilon:g} for {found.datasets} data sets"
-        return f"{found.fit.model.name} {target}: confidential, and not charged to a budget"
+        return f"{found.fit.model.name} {target}: confidential, not charged to a budget"
 
     def _repr_html_(self) -> Html:
-        """What was asked for, and no number of the fit."""
+        """What was requested, and no number from the fit."""
         found = self.calibration
         facts = {
             "target": f"ε = {found.epsilon:g} (asymptotic: this is not differential privacy)",
@@ -74,10 +74,10 @@ class Calibrated:
         *,
         correction: bool = True,
     ) -> Synthetic:
-        """The m synthetic surveys of a release. The same ones each time: more would cost more of the budget.
+        """The m synthetic surveys of a release. Every call returns the same ones: more would cost more of the budget.
 
-        `correction` is the spec's `privacy.correction`: without it the draws are the paper's. `draws` are used instead
-        where they are given. `digits` are significant ones to round to; None does not round.
+        `correction` is `privacy.correction` of the spec: without it the draws are the paper's. If `draws` are given,
+        they are used instead. `digits` is the number of significant digits to round to; None does not round.
         """
         fit = self.calibration.fit
         if draws is None:
@@ -100,7 +100,7 @@ def calibrate(
 ) -> Calibrated:
     """Calibrate a model to a survey so that m draws meet the asymptotic guarantee at ε = 2·Δ_α·m.
 
-    A survey whose shape the model cannot have is refused first.
+    A survey that the model cannot fit is refused first.
     """
     require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
     _require_model(model)
@@ -124,7 +124,7 @@ def calibrate_suitable(
     streams: Streams,
     progress: Progress,
 ) -> Calibrated:
-    """The same of a survey that was examined already; weights α that leave nothing of it are refused."""
+    """Calibrate to a survey that was examined already. Weights α that leave too little information are refused."""
     records = make_records(survey, formula)
     progress("fitting without weights")
     start = fit_unweighted(model, records, streams, draws)

@@ -1,1 +1,1 @@
-"""What people look at: tables in a terminal and in a workbook."""
+"""What people read: the two HTML reports, and tables in a terminal and in a workbook."""

@@ -1,6 +1,6 @@
 """Tables as an Excel workbook: a sheet for each table, numbers as numbers, labels as text and never as formulas.
 
-The file says nothing of who made it or when: the same tables give the same bytes.
+The file does not say who made it or when: the same tables give the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEADINGS = {
 def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str]) -> None:
     """Write the tables to a workbook, with the notes on its first sheet."""
     as_text = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
-    # In memory: temporary files of confidential tables would lie on another disk, and stay there after a failure.
+    # In memory: temporary files of confidential tables could lie on another disk, and stay there after a failure.
     content = io.BytesIO()
     workbook = xlsxwriter.Workbook(content, {**as_text, "in_memory": True})
     workbook.set_properties({"author": "", "created": CREATED})
@@ -56,7 +56,7 @@ def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str]) -> None
 
 
 def _write_notes(workbook: Any, notes: Sequence[str]) -> None:
-    """A line each, wrapped, the first as a heading. Not every program finds the height of wrapped lines by itself."""
+    """A wrapped line for each note, the first as a heading. Row heights are set: not every program finds them."""
     sheet = workbook.add_worksheet("Notes")
     sheet.set_paper(A4)
     sheet.fit_to_pages(1, 0)
@@ -118,7 +118,7 @@ def _columns(table: WideTable) -> list[_Column]:
 
 
 def _sheet_name(title: str, used: set[str]) -> str:
-    """A name that Excel takes: short, without its special characters, and not used before."""
+    """A name that Excel accepts: short, without special characters, and not used before."""
     base = re.sub(r"[\[\]:*?/\\']", " ", title).strip()[:LONGEST_SHEET_NAME] or "Table"
     name, number = base, 2
     while name.lower() in used:

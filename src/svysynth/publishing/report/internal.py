@@ -1,7 +1,7 @@
-"""The internal report of a release: what a disclosure review looks at. It shows confidential results throughout.
+"""The internal report of a release, for disclosure review. It shows confidential results throughout.
 
 The plots are the paper's: outcome against weight in the sample and in a synthetic file (§3.2, §4.2 and the supplement),
-and the utility of every cell (§3.3). What only one mechanism has to show is its `Evidence`.
+and the utility of every cell (§3.3). What is particular to one mechanism comes as its `Evidence`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from svysynth.survey.survey import Survey
 INTERNAL = "INTERNAL: shows confidential results. Do not share it."
 MOST_ROWS_SHOWN = 500
 MOST_MISSED = 10
-"""Figures shown of those that the model misses most."""
+"""How many of the figures that the model misses most are shown."""
 
 
 def internal_page(
@@ -44,7 +44,7 @@ def internal_page(
     review: Review,
     evidence: Evidence,
 ) -> str:
-    """`report.html` of the internal folder; what only one mechanism has to show comes as its evidence."""
+    """`report.html` of the internal folder; what is particular to one mechanism comes as its evidence."""
     comparisons = _compare(review.compared, release.spec.survey.outcome)
     alike = look_alikes(survey, synthetic.surveys) if survey.scratch is None else None
     sections = evidence.sections()
@@ -87,15 +87,15 @@ class Review:
 
 
 def _misfit(misfit: Misfit | None) -> Rows:
-    """How well the model fits with no privacy at all."""
+    """How well the model fits without any protection."""
     if misfit is None:
         return []
     off = misfit.tables["off"].drop_nulls().abs()
     weights = "public, or constant" if misfit.weight_distance is None else percent(misfit.weight_distance, 1)
     return [
         ("Largest distance from the model’s distribution, outcome", percent(misfit.distance, 1)),
-        ("The same, log weights", weights),
-        ("Figures 3 or more direct standard errors off", f"{int((off > 3).sum())} of {len(off)}"),
+        ("Largest distance from the model’s distribution, log weights", weights),
+        ("Figures more than 3 direct standard errors off", f"{int((off > 3).sum())} of {len(off)}"),
         ("Largest difference", f"{off.to_numpy().max():.1f} direct standard errors" if len(off) else NOTHING),
     ]
 
@@ -196,11 +196,11 @@ def _utility_plot(comparisons: Sequence[_Comparison]) -> Image | None:
     alt = "Violin plots of the ratio of RMSE to the confidential standard error, over cells."
     names = [next(one.name for one in comparisons if one.statistic == name) for name in statistics]
     drawn = [thinned(ratio) for ratio in ratios]
-    return violins(drawn, names, "RMSE over the sample’s own", alt, line=1.0, line_name="as the sample")
+    return violins(drawn, names, "RMSE / confidential SE", alt, line=1.0, line_name="as accurate as the sample")
 
 
 def render_section(section: Section) -> str:
-    """A mechanism's own part, with its plots drawn."""
+    """The part of the page from one mechanism, with its plots drawn."""
     plots = {name: draw_plot(plot) for name, plot in section.content.items() if isinstance(plot, Plot)}
     return render_part(section.template, **{**section.content, **plots})
 

@@ -1,7 +1,7 @@
-"""Page: what the two HTML reports share. One file each, with nothing to fetch and nothing to run.
+"""Page: what the two HTML reports share. Each is one file that loads nothing from outside and runs no code.
 
 Every value is escaped where it is put into a template. The content security policy allows the page's one style sheet,
-by its hash, and images that the page itself carries; a browser would refuse anything else, had it found a way in.
+by its hash, and images that the page itself carries. If anything else had got in, a browser would refuse it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from svysynth.core.errors import shown
 from svysynth.estimation.layout import figure, percent
 
 CODE = "txt"
-"""The ending of templates that make program code: it is escaped when the page takes it in, and not before."""
+"""The ending of templates that make program code: the code is escaped when it is put into the page, and not before."""
 
 
 def render(template: str, **content: Any) -> str:

@@ -1,4 +1,4 @@
-"""Plots of the reports, as images that a page carries in itself: SVG in data addresses, for light pages and for dark.
+"""Plots of the reports, as images that a page carries in itself: SVG in data addresses, for light and dark pages.
 
 The same numbers give the same bytes: no dates, no random names, text measured with the font that comes with matplotlib.
 Labels are text and never mathematics.
@@ -47,10 +47,10 @@ MOST_LABELS = 40
 WIDTH, FULL_WIDTH = 4.9, 10.2
 DOTS_PER_INCH = 96
 RASTER = 200
-"""Dots per inch of what has too many points to be drawn one by one."""
+"""Dots per inch of plots with too many points to be drawn one by one."""
 
 MOST_POINTS = 20_000
-"""Points that a plot shows one by one."""
+"""The most points that a plot shows one by one."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def dot_plot(labels: Sequence[str], series: Sequence[Series], alt: str, *, from_
 
 
 def statistic_name(statistic: str, outcome: str) -> str:
-    """A statistic as headings say it.
+    """The name of a statistic in headings.
 
     >>> statistic_name("mean", "salary"), statistic_name("proportion", "salary")
     ('Mean salary', 'Share of the population')
@@ -115,7 +115,7 @@ def plots_of_table(table: WideTable, outcome: str) -> list[tuple[str, Image]]:
     """A dot plot of each statistic, where the table is small enough to be seen at once."""
     found = []
     for position, statistic in enumerate(table.statistics):
-        # The rows that add up all others would leave no room for them on the axis.
+        # Rows that are the sum of all others would leave no room for these on the axis.
         adds_up = statistic != "mean"
         rows = [row for row in table.rows if not (adds_up and row.labels[:1] == (ALL,))]
         drawn = _grouped(rows, position) or _flat(rows, position)
@@ -176,7 +176,7 @@ def curves(edges: Floats, shares: Sequence[Floats], names: Sequence[str], axis: 
 
 
 def draw_plot(plot: Plot) -> Image:
-    """What a mechanism has to show."""
+    """Draw a plot that a mechanism asks for."""
     if plot.kind == "histogram":
         return histogram(**plot.shown)
     return violins(**{**plot.shown, "groups": list(map(thinned, plot.shown["groups"]))})
@@ -258,7 +258,7 @@ def scatters(
 
 @contextlib.contextmanager
 def _style() -> Iterator[None]:
-    """The look of every plot. A font that lacks a letter is no reason to warn: the browser has others."""
+    """The look of every plot. If the font lacks a letter no warning is needed: the browser has other fonts."""
     import matplotlib
 
     settings: Any = {

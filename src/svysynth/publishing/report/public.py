@@ -1,6 +1,6 @@
 """The public report of a release: one page that says what was released, what is promised, and how to use it.
 
-It is made from a `Release` and nothing else, so that it can show nothing that was not paid for.
+The report is made from a `Release` and nothing else, so that it can show nothing that was not paid for.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ MOST_ROWS_SHOWN = 2_000
 MOST_TABLES_SHOWN = 40
 MOST_TABLES_DRAWN = 6
 CLASSES = 50
-EMPTY = "A cell without records has a count of 0 with standard error 0, which does not say how rare it is."
+EMPTY = "A cell without records has a count of 0 and a standard error of 0, which do not say how rare its cases are."
 KINDS = {
     "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
-    "global": "for every data set, at every sample size",
+    "global": "holds for every data set, at every sample size",
 }
-FOLLOWS = "What the tables follow from, for programs"
+FOLLOWS = "What the tables were made from, for programs"
 ATTACHMENTS = {
-    "measurement.json": "What was measured with noise, and public facts; all else follows from it",
-    "draws.parquet": "What each posterior draw says of each cell; tables and synthetic files follow from it",
+    "measurement.json": "What was measured with noise, and public facts; all other files were made from it",
+    "draws.parquet": "The posterior draws for each cell, from which tables and synthetic files were made",
 }
-"""What further public files are for."""
+"""The purpose of further public files."""
 VARIANCES = {
     "taylor": "linearisation",
     "preston": "Preston’s half-sample bootstrap",
@@ -109,7 +109,7 @@ def _mechanism(release: Release) -> Mechanism:
 
 
 def _rules(release: Release) -> Synthetic:
-    """No surveys, and the rules by which tables are made from those of the release."""
+    """The rules by which tables are made from the synthetic files of the release, without the files."""
     return _mechanism(release).synthetic((), release.guarantee.mechanism, release.spec.model)
 
 
@@ -152,7 +152,7 @@ def _key_figures(release: Release) -> list[tuple[str, str]]:
 
 
 def _whole(release: Release) -> bool:
-    """Whether whole records are protected, and numbers of records noisy."""
+    """Whether whole records are protected, so that numbers of records are noisy."""
     return release.guarantee.protects == "record"
 
 
@@ -179,14 +179,14 @@ def _columns(release: Release) -> list[tuple[str, str]]:
         return []
     survey = release.spec.survey
     meanings = {
-        "id": "The row’s place in the file; it says nothing else",
+        "id": "The row’s number in the file; it means nothing else",
         survey.outcome: "The outcome, synthetic",
-        SMOOTHED: "The weight for estimates: synthetic and smoothed, that is, what the model expects for the row",
+        SMOOTHED: "The weight for estimates: synthetic and smoothed, that is, the model’s expected weight for the row",
         UNSMOOTHED: f"The weight as the model drew it, for {_use_of_unsmoothed(release)}; not for estimates",
     }
     if _rules(release).rules == "imputed":
         meanings |= {
-            "id": "The row’s place, the same in every file; it says nothing else",
+            "id": "The row’s number, the same in every file; it means nothing else",
             survey.outcome: "The outcome, synthetic, within the public bounds",
             SMOOTHED: "The weight: synthetic, not smoothed; for estimates and standard errors",
         }
@@ -201,7 +201,7 @@ def _columns(release: Release) -> list[tuple[str, str]]:
 
 
 def _full_errors(release: Release) -> bool:
-    """Whether files have smoothed weights, and standard errors are by the weights as drawn."""
+    """Whether files have smoothed weights, while standard errors use the weights as drawn."""
     smoothed = not release.spec.survey.weight_public and _rules(release).rules != "imputed"
     return release.spec.estimation.standard_errors == "full" and smoothed
 
@@ -225,7 +225,7 @@ def _promise(release: Release) -> list[tuple[str, str]]:
         ("Scale of the outcome", guarantee.transform),
         ("Units", guarantee.units),
         ("Sampler", guarantee.sampler or ""),
-        ("Bounds taken over", f"{guarantee.draws:,} draws" if guarantee.draws else ""),
+        ("Bounds of records taken over", f"{guarantee.draws:,} draws" if guarantee.draws else ""),
     ]
     if privacy is not None and privacy.bounds is not None:
         (low, high), (least, most) = privacy.bounds.outcome, privacy.bounds.weight
@@ -240,10 +240,11 @@ def _notes(release: Release) -> list[str]:
     if not release.microdata or release.spec.survey.weight_public or imputed:
         weights = ""
     elif estimation.standard_errors == "full":
-        weights = " They have the spread of the weights as the model drew them."
+        weights = " Standard errors count the spread of the weights as the model drew them."
     else:
         weights = (
-            " They have the spread of smoothed weights only, as in the paper, which makes those of counts too small."
+            " Standard errors count the spread of smoothed weights only, as in the paper, which makes those of counts "
+            "too small."
         )
     found = [
         f"Standard errors are by {VARIANCES[estimation.variance]}; intervals have a nominal level of "
@@ -263,7 +264,7 @@ def _notes(release: Release) -> list[str]:
 def _digits_of_files(release: Release) -> str:
     if not release.microdata:
         return ""
-    after = "" if _rules(release).rules == "imputed" else "; the tables were made after that"
+    after = "" if _rules(release).rules == "imputed" else "; the tables were made from the rounded files"
     return f" and to {MICRODATA_DIGITS} in the synthetic files{after}"
 
 
@@ -324,7 +325,7 @@ def _distribution(release: Release, synthetic: Synthetic) -> Image | None:
 
 
 def snippets(release: Release) -> Mapping[str, str]:
-    """Programs that make the first table from the synthetic files, in R, Stata and Python."""
+    """Code that makes the first table from the synthetic files, in R, Stata and Python."""
     spec, table = release.spec, release.requested_tables[0]
     synthetic = _rules(release)
     columns = release.previews[0].columns
@@ -371,7 +372,7 @@ STATA_WORDS = {
     *("_all", "_b", "byte", "_coef", "_cons", "double", "float", "if", "in", "int", "long", "_n", "_N", "_pi", "_pred"),
     *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "one", "share", "known"),
 }
-"""Names that Stata, or the code itself, uses for other things."""
+"""Names that Stata, or the code itself, uses for other purposes."""
 
 
 def _stata(

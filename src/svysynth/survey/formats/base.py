@@ -1,4 +1,4 @@
-"""What all formats share: the opened file, its errors, and guards against what native readers do with bad input."""
+"""What all file formats share: the opened file, errors, and protection from what native code does with bad input."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class DataFile:
 
     @property
     def decimal_comma(self) -> bool:
-        """Semicolon-separated files come from places that write 1,5 for one and a half."""
+        """Whether numbers have a decimal comma: files separated by semicolons come from places that write 1,5."""
         return self.format == "csv" and self.separator == ";"
 
 
 def refuse_too_large(path: Path, size: int) -> None:
-    """Stop before reading what would not fit this machine's memory."""
+    """Stop before reading a file that would not fit this machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory / 3:
         raise file_error(path, "is too large for this machine's memory", "use fewer columns or a larger machine")
@@ -45,7 +45,7 @@ def refuse_too_large(path: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Close standard error to native code: when polars panics it prints what it was working on."""
+    """Silence standard error: when polars panics, its native code prints the data that it was working on."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -47,7 +47,7 @@ def open_csv(path: Path) -> DataFile:
 
 
 def _first_record(read: Callable[[int], bytes]) -> bytes | None:
-    """Up to a line end outside quotes; None when there is none within reason."""
+    """The bytes up to a line end outside quotes; None if the first LARGEST_HEADER_BYTES have no such line end."""
     seen = bytearray()
     quoted = False
     while len(seen) < LARGEST_HEADER_BYTES:
@@ -88,7 +88,7 @@ def _parse_header(path: Path, header: bytes) -> DataFile:
 
 
 def _refuse_missing_header(path: Path, columns: Sequence[str]) -> None:
-    """Without a header the first record would pass for column names, which are shown and written."""
+    """Stop if there is no header: the first record would be taken for column names, which are shown and written."""
     numbers = [column for column in columns if _is_number(column)]
     fractions = [column for column in numbers if not column.strip().isdecimal()]
     if fractions or 2 * len(numbers) >= len(columns):
@@ -103,7 +103,7 @@ def _is_number(text: str) -> bool:
 
 
 def read_csv(file: DataFile, columns: list[str], rows: int | None) -> pl.DataFrame:
-    """Read columns as text; blank lines at the end are no records."""
+    """Read columns as text; blank lines at the end are not records."""
     if rows is None:
         refuse_too_large(file.path, file.path.stat().st_size)
     try:
@@ -153,8 +153,8 @@ _SIGNED_NUMBER = r"^[+\-][0-9.,]+$"
 def write_csv(frame: pl.DataFrame, path: Path, separator: str) -> None:
     """Write a frame; text that a spreadsheet would run as a formula gets an apostrophe before it.
 
-    So does such text with apostrophes before it already. Taking one apostrophe off text that starts with apostrophes
-    and one of the signs therefore always gives what was there.
+    Such text that starts with apostrophes already gets one more. So removing one apostrophe from text that starts with
+    apostrophes and one of the signs always restores the original.
     """
     as_written(frame).write_csv(path, separator=separator)
 

@@ -1,7 +1,7 @@
-"""Frames of other libraries, as polars: pandas and Arrow, through narwhals.
+"""Frames of other libraries (pandas and Arrow), converted to polars through narwhals.
 
-Only the columns that are asked for are looked at; an index is not. The columns of pandas are taken over one by one,
-since polars' own conversion needs pyarrow, which pandas can do without. What is missing there is missing here.
+Only the columns that are asked for are read; an index is ignored. The columns of pandas are converted one by one, since
+polars' own conversion needs pyarrow, which pandas does not require. A value that is missing in pandas stays missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REMEDY = "give a path, or a frame of polars, pandas or Arrow"
 
 
 def column_names(frame: Any) -> tuple[str, ...]:
-    """The names of a frame's columns; what is no frame is refused."""
+    """The names of a frame's columns; anything that is not a frame is refused."""
     if isinstance(frame, pl.LazyFrame):
         return tuple(_collected(frame.head(0)).columns)
     return tuple(map(str, _narwhal(frame).columns))
@@ -53,7 +53,9 @@ def _collected(frame: pl.LazyFrame) -> pl.DataFrame:
         with quiet():
             return frame.collect()
     except READER_ERRORS:
-        raise SurveyError("data", "the lazy frame", "cannot be collected", "collect it first, and give that") from None
+        raise SurveyError(
+            "data", "the lazy frame", "cannot be collected", "collect it first, and give the result"
+        ) from None
 
 
 def _series(series: nw.Series[Any]) -> pl.Series:

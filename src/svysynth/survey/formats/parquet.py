@@ -12,6 +12,7 @@ from svysynth.core.errors import SurveyError, file_error
 from svysynth.survey.formats.base import READER_ERRORS, DataFile, quiet, refuse_too_large
 
 MOST_FOLDERS = 10_000
+MOST_ROWS = 2**32 - 2
 
 
 def open_parquet(path: Path) -> DataFile:
@@ -37,11 +38,16 @@ def read_parquet(file: DataFile, columns: list[str], rows: int | None) -> pl.Dat
 
 def count_rows(file: DataFile) -> int:
     """How many rows there are, from the footers alone."""
+    parts = _parts(file.path) if file.path.is_dir() else [file.path]
     try:
         with quiet():
-            return int(_scan(file.path).select(pl.len()).collect().item())
+            counts = (pl.scan_parquet(part, glob=False).select(pl.len()).collect().item() for part in parts)
+            rows = sum(map(int, counts))
     except READER_ERRORS:
         raise _damaged(file) from None
+    if rows > MOST_ROWS:  # polars counts rows in 32 bits
+        raise file_error(file.path, f"has more than {MOST_ROWS:,} rows", "split it, and release each part by itself")
+    return rows
 
 
 def read_rows(file: DataFile, columns: list[str], rows: range) -> pl.DataFrame:

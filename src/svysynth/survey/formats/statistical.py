@@ -1,8 +1,8 @@
-"""SAS, Stata and SPSS files, through pyreadstat, read in a process of their own.
+"""SAS, Stata and SPSS files, read through pyreadstat in a separate process.
 
-The C library underneath can crash on a damaged file and trusts the sizes that a header claims. So a child process does
-the reading and sends the columns back through a pipe; what happens to it is at worst one error here.
-`python -m svysynth.survey.formats.statistical FORMAT PATH ROWS COLUMNS` is that child.
+The C library underneath can crash on a damaged file and trusts the sizes that a header claims. So a child process reads
+the file and sends the columns back through a pipe; if the child crashes, that is one error here. The child is
+`python -m svysynth.survey.formats.statistical FORMAT PATH ROWS COLUMNS`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _ask_child(path: Path, format_: str, rows: int, columns: list[str] | None) -
     _require_pyreadstat()
     command = [sys.executable, "-m", __name__, format_, str(path), str(rows), json.dumps(columns)]
     try:
-        # what the child complains of may quote the data: only a developer sees it
+        # the child's messages may quote the data: only a developer sees them
         heard = None if debugging() else subprocess.DEVNULL
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=heard, timeout=SECONDS, check=True)  # noqa: S603
     except (subprocess.SubprocessError, OSError, ValueError):
