@@ -23,7 +23,7 @@ from svysynth.cli.release import open_demo_budget, write_example
 from svysynth.core.errors import SurveyError
 from svysynth.core.streams import Streams
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
-from svysynth.mechanisms.pseudo_posterior.step_by_step import calibrate
+from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.survey.doctorates import POPULATION, doctorates

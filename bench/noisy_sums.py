@@ -36,9 +36,9 @@ from svysynth.core.spec import BoundsSpec, EstimationSpec, ModelSpec, Spec, Tabl
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import Grid, mechanism_of
 from svysynth.mechanisms.noise import StudyNoise
-from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey, prior_of
+from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.models.sampler import MOST_ROUNDS
 
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from criteria import bullets, judge, paragraph, settings, write
 from svysynth.core.spec import parse_spec
 from svysynth.core.streams import Streams
-from svysynth.mechanisms.paper_laplace.tables import LABEL, laplace_tables
+from svysynth.mechanisms.paper_comparison.tables import LABEL, laplace_tables
 from svysynth.survey.doctorates import doctorates, published_table
 from svysynth.survey.survey import survey_from_frame
 
@@ -128,7 +128,7 @@ replicates, so it shows the sensitivity of its level and little else.
 def introduction(one, draws):
     return f"""
     This page is a **{LABEL}**. It compares our standard errors of the paper's Laplace mechanism
-    (`mechanisms/paper_laplace/tables.py`) with those that the paper prints. `make study` makes the page
+    (`mechanisms/paper_comparison/tables.py`) with those that the paper prints. `make study` makes the page
     (`bench/study_of_laplace_tables.py`). The mechanism adds noise to tables and is the
     paper's alternative to synthetic data. Its sensitivities come from the confidential data, so nothing is promised,
     whatever the value of ε (the nominal privacy loss; smaller is safer). Here the mechanism runs on the stand-in for

@@ -244,6 +244,13 @@ def test_public_writers_see_a_release_and_nothing_confidential():
         assert users(name).isdisjoint(WRITERS), name
 
 
+def test_posteriors_from_noisy_sums_see_a_measurement_and_nothing_of_the_survey():
+    posteriors = [path for path in source_files() if path.startswith("mechanisms/noisy_sums/posterior/")]
+    assert posteriors
+    for path in posteriors:
+        assert not [found for found in imported_files(path) if room_of(found) == "survey"], path
+
+
 def test_public_writers_are_called_by_the_pipeline_alone():
     assert users("svysynth.publishing.release_folder.write_release") == {"pipeline.py"}
     assert users("svysynth.publishing.public_folder.publish") == {"publishing/release_folder.py"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # each name is imported when it is first used, so that the co
     from svysynth.core.streams import Streams
     from svysynth.estimation.combining import Synthetic
     from svysynth.estimation.tables import tabulate, tabulate_all
-    from svysynth.mechanisms.pseudo_posterior.step_by_step import Calibrated, calibrate
+    from svysynth.mechanisms.pseudo_posterior.python_interface import Calibrated, calibrate
     from svysynth.mechanisms.synthetic_files import read_synthetic
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS

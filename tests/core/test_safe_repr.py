@@ -17,7 +17,7 @@ from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.tables import _one_pass
 from svysynth.mechanisms.pseudo_posterior.bias_correction import public_part
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
-from svysynth.mechanisms.pseudo_posterior.step_by_step import Calibrated
+from svysynth.mechanisms.pseudo_posterior.python_interface import Calibrated
 from svysynth.models.records import make_records
 from svysynth.models.sufficient_statistics import linear_statistics
 

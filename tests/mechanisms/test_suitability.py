@@ -207,7 +207,7 @@ def test_a_calibration_that_went_badly_is_refused_before_the_charge(words, tmp_p
         calibrated.append(target)
         return Calibration(weighted, alpha, alpha, share * target, target, epsilon, datasets, ())
 
-    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.step_by_step.calibrate_records", search)
+    monkeypatch.setattr("svysynth.mechanisms.pseudo_posterior.python_interface.calibrate_records", search)
     frame = people()
     with pytest.raises(svysynth.SurveyError, match=words):
         svysynth.calibrate(svysynth.FBS(), survey_of(frame), epsilon=10.8, datasets=2, draws=400)

@@ -24,8 +24,8 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.spec import load_spec, parse_spec
 from svysynth.evaluation.clamping import by_bounds, clamped
 from svysynth.evaluation.public_file import from_public_file, refuse_confidential
-from svysynth.mechanisms.noisy_sums.scaling import reach_of
-from svysynth.mechanisms.noisy_sums.wrong_scales import cost_of_guesses, declared_facts
+from svysynth.mechanisms.noisy_sums.measuring.scaling import reach_of
+from svysynth.mechanisms.noisy_sums.measuring.wrong_scales import cost_of_guesses, declared_facts
 from svysynth.privacy.public_constants import Published, from_published, load_unfinished, round_outwards
 
 PAGE = (DOCS / "constants.md").read_text(encoding="utf-8")

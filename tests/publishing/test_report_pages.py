@@ -48,7 +48,7 @@ from svysynth.mechanisms.noisy_tables.tables import additive_tables
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, Trial
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
 from svysynth.mechanisms.pseudo_posterior.mechanism import make_model
-from svysynth.mechanisms.pseudo_posterior.step_by_step import calibrate
+from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.sampler import Fit
 from svysynth.models.synthesis import make_synthetic

@@ -10,7 +10,7 @@ from incomes import house, people, run
 from svysynth.cli.main import main
 from svysynth.mechanisms.findings import Finding
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, Trial, fit_unweighted
-from svysynth.mechanisms.pseudo_posterior.step_by_step import Calibrated
+from svysynth.mechanisms.pseudo_posterior.python_interface import Calibrated
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.records import make_records
 from svysynth.privacy.budgets import BudgetState

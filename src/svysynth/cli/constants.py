@@ -173,7 +173,7 @@ def _show_scales(proposal: Proposal, spec: Spec | None, records: int | None) -> 
         text = 'With --records a table shows what wrong scales cost under privacy.scales = "standin".\n'
         _print(Text(text, style="dim"))
         return
-    from svysynth.mechanisms.noisy_sums.wrong_scales import cost_of_guesses, declared_facts
+    from svysynth.mechanisms.noisy_sums.measuring.wrong_scales import cost_of_guesses, declared_facts
 
     facts, tables = declared_facts(spec.survey, records), spec.requested_tables
     cells = f"{len(facts.codes):,} equal cells" if facts.labels else "the whole file (not all levels are declared)"

@@ -23,7 +23,7 @@ from svysynth.cli.init import init
 from svysynth.cli.ledger import ledger
 from svysynth.cli.more import more
 from svysynth.cli.release import demo, release, verify
-from svysynth.cli.stopping import end_soon_after_a_signal
+from svysynth.cli.signals import end_soon_after_a_signal
 from svysynth.cli.study import study
 from svysynth.cli.tables import tables
 from svysynth.core.errors import SurveyError, debugging

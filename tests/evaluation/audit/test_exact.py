@@ -31,8 +31,8 @@ from svysynth.evaluation.audit.exact import (
 )
 from svysynth.mechanisms.noise import RESOLUTION, contributions
 from svysynth.mechanisms.noise import split_budget as split_for
-from svysynth.mechanisms.noisy_sums import measurement as measuring
-from svysynth.mechanisms.noisy_sums import whole_numbers as counting
+from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
+from svysynth.mechanisms.noisy_sums.measuring import whole_numbers as counting
 
 PAIRS = make_pairs(500, Streams.seeded(1))
 CORNERS = [

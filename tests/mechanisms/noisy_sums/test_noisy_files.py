@@ -22,14 +22,14 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.spec import BoundsSpec, PrivacySpec, TableSpec, load_spec
 from svysynth.estimation.combining import Synthetic, combine_estimates
 from svysynth.mechanisms.noise import StudyNoise
-from svysynth.mechanisms.noisy_sums import figures as figuring
+from svysynth.mechanisms.noisy_sums import implied_tables as figuring
 from svysynth.mechanisms.noisy_sums import residuals
-from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures
-from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
-from svysynth.mechanisms.noisy_sums.measurement import measure
-from svysynth.mechanisms.noisy_sums.planning import plan_measurement
-from svysynth.mechanisms.noisy_sums.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws, cell_figures
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.measurement import measure
+from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
 from svysynth.mechanisms.synthetic_files import read_synthetic
 from svysynth.privacy.ledger import open_budget
 from svysynth.privacy.manifest import Manifest

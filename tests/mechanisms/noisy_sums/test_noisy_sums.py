@@ -18,16 +18,29 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import whole_sums
 from svysynth.core.spec import BoundsSpec, EstimationSpec, TableSpec
 from svysynth.mechanisms.noise import OpenDPNoise, StudyNoise
-from svysynth.mechanisms.noisy_sums import measurement as measuring
-from svysynth.mechanisms.noisy_sums import whole_numbers as counting
-from svysynth.mechanisms.noisy_sums.figures import CellDraws, _design_variance, _not_followed, _Sums, cell_figures
-from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import Plan, Use, Weighted, measure
-from svysynth.mechanisms.noisy_sums.planning import plan_measurement
-from svysynth.mechanisms.noisy_sums.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.implied_tables import (
+    CellDraws,
+    _design_variance,
+    _not_followed,
+    _Sums,
+    cell_figures,
+)
+from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
+from svysynth.mechanisms.noisy_sums.measuring import whole_numbers as counting
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Plan, Use, Weighted, measure
+from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.measuring.scaling import (
+    Bands,
+    Scale,
+    Scaling,
+    largest_excess,
+    reach_of,
+    scale_from_counts,
+)
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
-from svysynth.mechanisms.noisy_sums.scaling import Bands, Scale, Scaling, largest_excess, reach_of, scale_from_counts
-from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.survey.on_disk import store_survey

@@ -12,15 +12,15 @@ import pytest
 
 import svysynth
 from svysynth.core.spec import parse_spec
-from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import mechanism
-from svysynth.mechanisms.noisy_sums import whole_numbers as counting
-from svysynth.mechanisms.noisy_sums.figures import unscaled
-from svysynth.mechanisms.noisy_sums.fitting import Fitted
-from svysynth.mechanisms.noisy_sums.measurement import Use
-from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.shape_check import Shape
-from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_sums.implied_tables import unscaled
+from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
+from svysynth.mechanisms.noisy_sums.measuring import whole_numbers as counting
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Use
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_sums.posterior.fitting import Fitted
+from svysynth.mechanisms.noisy_sums.posterior.shape_check import Shape
 from svysynth.models.diagnostics import Verdict
 from svysynth.privacy.release import NotCharged
 from test_noisy_sums import people, survey_of

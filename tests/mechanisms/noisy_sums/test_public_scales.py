@@ -13,14 +13,14 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.spec import StandInSpec, parse_spec
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import from_public_folder
-from svysynth.mechanisms.noisy_sums import measurement as measuring
-from svysynth.mechanisms.noisy_sums.fitting import describe, fit_measurement
-from svysynth.mechanisms.noisy_sums.measurement import measure
+from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
+from svysynth.mechanisms.noisy_sums.measuring.measurement import measure
+from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, public_scales
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
-from svysynth.mechanisms.noisy_sums.planning import plan_measurement
-from svysynth.mechanisms.noisy_sums.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.posterior.fitting import describe, fit_measurement
 from svysynth.mechanisms.noisy_sums.published import measurement_json, read_measurement
-from svysynth.mechanisms.noisy_sums.scaling import Scale, public_scales
 from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget, show
 from svysynth.privacy.manifest import Manifest

@@ -21,14 +21,16 @@ from svysynth.core.spec import EstimationSpec
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import residuals
-from svysynth.mechanisms.noisy_sums import whole_numbers as counting
-from svysynth.mechanisms.noisy_sums.files import FileMaker
-from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
-from svysynth.mechanisms.noisy_sums.measurement import measure, squares_sensitivity
-from svysynth.mechanisms.noisy_sums.planning import plan_measurement
-from svysynth.mechanisms.noisy_sums.public_facts import facts_of
-from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights, Scores, largest_score
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker
+from svysynth.mechanisms.noisy_sums.measuring import whole_numbers as counting
+from svysynth.mechanisms.noisy_sums.measuring.measurement import measure, squares_sensitivity
+from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, Scores, largest_score
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.published import (
     draws_parquet,
     measurement_json,
@@ -37,8 +39,6 @@ from svysynth.mechanisms.noisy_sums.published import (
     read_weights,
     weights_parquet,
 )
-from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget

@@ -16,22 +16,22 @@ from svysynth.mechanisms.base import find_public, mechanism_of
 from svysynth.mechanisms.findings import undeclared
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import from_public_folder
-from svysynth.mechanisms.noisy_sums import measurement as measuring
 from svysynth.mechanisms.noisy_sums import mechanism as noisy_sums
-from svysynth.mechanisms.noisy_sums import whole_numbers as counting
-from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
-from svysynth.mechanisms.noisy_sums.measurement import NoisySizes, measure
-from svysynth.mechanisms.noisy_sums.planning import plan_sizes
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
-from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.sizes import (
+from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
+from svysynth.mechanisms.noisy_sums.measuring import whole_numbers as counting
+from svysynth.mechanisms.noisy_sums.measuring.measurement import NoisySizes, measure
+from svysynth.mechanisms.noisy_sums.measuring.planning import plan_sizes
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.measuring.sizes import (
     count_records,
     declared_groups,
     draw_sizes,
     facts_of_noisy,
 )
-from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.models.fbs import FBS
 from svysynth.privacy.ledger import open_budget, show
 from svysynth.survey.large_files import read_large

@@ -27,10 +27,10 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noise import Use, contributions, split_budget
-from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, bands_of
-from svysynth.mechanisms.noisy_sums.measurement import Use as Measured
-from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST, Answers, weighted_numbers, whole_numbers
+from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Use as Measured
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers, whole_numbers
 
 LARGEST_SAMPLE = 20
 SMALLEST_SAMPLE = 5

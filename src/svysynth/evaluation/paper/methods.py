@@ -23,7 +23,7 @@ from svysynth.core.streams import Streams
 from svysynth.estimation.combining import combine_estimates
 from svysynth.estimation.tables import tabulate_all
 from svysynth.evaluation.paper.stacked_surveys import stack_surveys, tabulate_stack
-from svysynth.mechanisms.paper_laplace.tables import laplace_tables
+from svysynth.mechanisms.paper_comparison.tables import laplace_tables
 from svysynth.mechanisms.pseudo_posterior.calibration import (
     Calibration,
     Steps,

@@ -12,7 +12,7 @@ from svysynth.core.spec import Lonely, Statistic
 from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments
 from svysynth.estimation.statistics import estimate, sum_domains
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.survey.design import DesignIndex
 
 

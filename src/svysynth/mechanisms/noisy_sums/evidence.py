@@ -8,8 +8,8 @@ from pathlib import Path
 
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.base import Rows, Section
-from svysynth.mechanisms.noisy_sums.fitting import Fitted
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.posterior.fitting import Fitted
 
 HEADING = (
     "The parts of ε, the scales, the comparison of the noisy histograms with the model, and the diagnostics of the "

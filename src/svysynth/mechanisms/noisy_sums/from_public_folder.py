@@ -18,11 +18,13 @@ from svysynth.core.errors import SurveyError, did_you_mean
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.fitting import tables_of
-from svysynth.mechanisms.noisy_sums.measurement import Measurement, NoisySizes
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement, NoisySizes
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights
+from svysynth.mechanisms.noisy_sums.measuring.scaling import public_scales
+from svysynth.mechanisms.noisy_sums.measuring.sizes import facts_of_noisy
+from svysynth.mechanisms.noisy_sums.posterior.fitting import tables_of
 from svysynth.mechanisms.noisy_sums.published import (
     DRAWS,
     MEASUREMENT,
@@ -32,8 +34,6 @@ from svysynth.mechanisms.noisy_sums.published import (
     read_measurement,
     read_weights,
 )
-from svysynth.mechanisms.noisy_sums.scaling import public_scales
-from svysynth.mechanisms.noisy_sums.sizes import facts_of_noisy
 from svysynth.mechanisms.synthetic_files import file_name, same_text, wrong
 from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts

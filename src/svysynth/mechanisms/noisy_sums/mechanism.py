@@ -1,11 +1,12 @@
 """Noisy sums, `fbs` and `fbp` with the guarantee `global`: it holds for every data set and depends on no sampler.
 
-Sums of the answers (outcomes and weights) are measured once, with noise (`measurement.py`, which has the proof). All
-later steps use the measurement and public facts and nothing else: draws from a posterior that accounts for the noise,
-tables with standard errors, and synthetic files. These steps can fail, be repeated or be refused at no cost in ε.
+Sums of the answers (outcomes and weights) are measured once, with noise (`measuring/measurement.py`, which has the
+proof). All later steps use the measurement and public facts and nothing else: draws from a posterior that accounts for
+the noise, tables with standard errors, and synthetic files. These steps can fail, be repeated or be refused at no cost
+in ε.
 
 With `protect = "record"` the sizes of cells are measured first, and later steps use only these noisy sizes. Weights
-that are declared public are kept as they are, and only the outcome is measured (`public_weights.py`).
+that are declared public are kept as they are, and only the outcome is measured (`measuring/public_weights.py`).
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ from svysynth.mechanisms.base import (
 from svysynth.mechanisms.findings import Finding, undeclared
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
-from svysynth.mechanisms.noisy_sums.files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
-from svysynth.mechanisms.noisy_sums.measurement import MOST_RECORDS, Measurement, measure
-from svysynth.mechanisms.noisy_sums.planning import plan_measurement, plan_sizes
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts, facts_of
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.measurement import MOST_RECORDS, Measurement, measure
+from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement, plan_sizes
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts, facts_of
+from svysynth.mechanisms.noisy_sums.measuring.scaling import public_scales
+from svysynth.mechanisms.noisy_sums.measuring.sizes import declared_groups, facts_of_noisy, measure_sizes
+from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.published import (
     DRAWS,
     MEASUREMENT,
@@ -62,8 +65,6 @@ from svysynth.mechanisms.noisy_sums.published import (
     measurement_json,
     weights_parquet,
 )
-from svysynth.mechanisms.noisy_sums.scaling import public_scales
-from svysynth.mechanisms.noisy_sums.sizes import declared_groups, facts_of_noisy, measure_sizes
 from svysynth.mechanisms.suitability import Examined, examine_bounds
 from svysynth.mechanisms.synthetic_files import file_names
 from svysynth.models.base import CovariancePrior, make_model

@@ -20,9 +20,9 @@ import polars as pl
 
 from svysynth.core.grouping import Floats
 from svysynth.core.spec import BoundsSpec
-from svysynth.mechanisms.noisy_sums.figures import CellDraws
-from svysynth.mechanisms.noisy_sums.files import FilePlan
-from svysynth.mechanisms.noisy_sums.measurement import (
+from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
+from svysynth.mechanisms.noisy_sums.imputed_files import FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.measurement import (
     Level,
     Measurement,
     NoisySizes,
@@ -31,11 +31,11 @@ from svysynth.mechanisms.noisy_sums.measurement import (
     Weighted,
     squares_sensitivity,
 )
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights
-from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.sizes import SENSITIVITY
-from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
+from svysynth.mechanisms.noisy_sums.measuring.sizes import SENSITIVITY
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST
 
 MEASUREMENT, DRAWS, WEIGHTS = "measurement.json", "draws.parquet", "weights.parquet"
 FORMAT = 3
@@ -45,7 +45,7 @@ SIZE = "cell_size"
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
 OF_WEIGHTS = ("weight_mean", "weight_misfit", "weight_variance")
 """Columns that are absent if weights are public. The covariance is then with the scores of weights
-(`public_weights.py`)."""
+(`measuring/public_weights.py`)."""
 
 
 def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePlan | None = None) -> bytes:

@@ -15,9 +15,9 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform
-from svysynth.mechanisms.noisy_sums.figures import LARGEST_VARIANCE, CellDraws
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights
+from svysynth.mechanisms.noisy_sums.implied_tables import LARGEST_VARIANCE, CellDraws
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights
 
 
 @outlined

@@ -1,8 +1,8 @@
 """Pseudo posterior, `fbs` and `fbp` with the guarantee `asymptotic`: the paper's mechanism (§1.4, §2).
 
 A model is fitted, records are downweighted by α until ε holds for m draws, and each draw becomes a synthetic survey;
-`step_by_step.py` has the steps. The fit and the weights look at the data before the charge, which is one reason why the
-guarantee is only asymptotic.
+`python_interface.py` has the steps. The fit and the weights look at the data before the charge, which is one reason why
+the guarantee is only asymptotic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from svysynth.mechanisms.findings import Finding, no_public_weights
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
-from svysynth.mechanisms.pseudo_posterior.step_by_step import calibrate_suitable
+from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
 from svysynth.mechanisms.synthetic_files import file_names, remake_tables
 from svysynth.models.base import make_model

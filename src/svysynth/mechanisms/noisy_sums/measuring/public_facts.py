@@ -16,7 +16,7 @@ import numpy as np
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
-from svysynth.mechanisms.noisy_sums.public_weights import PublicWeights, weights_of
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
 from svysynth.survey.survey import Survey
 
 

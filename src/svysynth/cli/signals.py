@@ -1,4 +1,4 @@
-"""Stopping: the command line ends within seconds of a signal, whatever it is computing.
+"""Signals: the command line ends within seconds of a signal, whatever it is computing.
 
 A signal handler in Python waits until the library at work returns, which may take minutes. The signal's number,
 however, is written to a pipe at once. A thread reads the pipe, gives the program a few seconds to end by itself, then

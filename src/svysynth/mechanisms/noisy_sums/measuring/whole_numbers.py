@@ -17,7 +17,7 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec
 from svysynth.core.transforms import Transform, transformed
-from svysynth.mechanisms.noisy_sums.scaling import Scaling, largest_excess, weighted_excess
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scaling, largest_excess, weighted_excess
 
 LARGEST = 2**16
 """The largest |T| + |V| of a record. n·LARGEST² is at most 2⁶² for n up to 2³⁰."""

@@ -1,4 +1,4 @@
-"""Figures: the tables that posterior draws of the true sums imply, in closed form, and their standard errors.
+"""Implied tables: the tables that posterior draws of the true sums imply, in closed form, and their standard errors.
 
 Under a draw, a cell has the mean weight exp(v̄ + γ_v), scaled so that the whole file has the declared population total.
 Its weighted mean outcome is exp(t̄ + Var t/2 + Cov(t, v) + γ_t), or t̄ + Cov(t, v) + γ_t without a logarithm, kept
@@ -36,9 +36,9 @@ from svysynth.estimation.combining import ROUNDING
 from svysynth.estimation.statistics import estimate
 from svysynth.estimation.tables import Layout, finish_table
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights, Tilt
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, Tilt
 
 LEAST_SIZE = 1e-6
 """The size given to a cell that is empty in a draw, so that its mean, which does not depend on the size, exists."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from svysynth.core.safe_repr import outlined
 from svysynth.core.transforms import Transform
-from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics
+from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import NoisyStatistics
 from svysynth.models.arrays import Array
 
 COMMON = 0.1

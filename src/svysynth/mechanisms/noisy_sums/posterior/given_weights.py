@@ -9,10 +9,10 @@ the scatter of t and g within cells, are (W_gg is public)
 
     S_c ~ N(n_c μ_c, n_c σ²),    W_tg ~ N(b W_gg, σ² W_gg),    W_tt = W_tg²/W_gg + σ²χ²,
 
-with n − K − 1 degrees of freedom. What was measured is ΣS_c in the rows of each level, W_tt + ΣS_c²/n_c and
-W_tg + Σ(S_c/n_c)Σ_c g, each with Laplace noise. If weights are constant within cells, there is no b and no W_tg, and
-one degree of freedom more. The priors are those of the general form (`posterior.py`), given the known spread of the
-weights. The priors of σ² and b follow from those of the spread of t and its correlation with g.
+with n − K − 1 degrees of freedom. What was measured is ΣS_c in the rows of each level, W_tt + ΣS_c²/n_c and W_tg +
+Σ(S_c/n_c)Σ_c g, each with Laplace noise. If weights are constant within cells, there is no b and no W_tg, and one
+degree of freedom more. The priors are those of the general form (`confidential_weights.py`), given the known spread of
+the weights. The priors of σ² and b follow from those of the spread of t and its correlation with g.
 
 A row's weighted sum of outcomes uses the known weights. For a log outcome, a group of records of one cell and stratum
 has the weighted mean exp(t̄_c + σ²/2 + b d_g + b² q_g/2 + γ), where d_g and q_g are the weighted mean and variance of
@@ -31,14 +31,14 @@ import numpy as np
 
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.mechanisms.noisy_sums.clamped import lost_given_weights
-from svysynth.mechanisms.noisy_sums.density import NoisyDensity
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.misfit import COMMON, LARGEST_LOG, MISFIT
-from svysynth.mechanisms.noisy_sums.posterior import DECADE, DEVIATION
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights
-from svysynth.mechanisms.noisy_sums.scaled_measurement import members_of
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights
+from svysynth.mechanisms.noisy_sums.posterior.clamped import lost_given_weights
+from svysynth.mechanisms.noisy_sums.posterior.confidential_weights import DECADE, DEVIATION
+from svysynth.mechanisms.noisy_sums.posterior.density import NoisyDensity
+from svysynth.mechanisms.noisy_sums.posterior.misfit import COMMON, LARGEST_LOG, MISFIT
+from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import members_of
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling
 

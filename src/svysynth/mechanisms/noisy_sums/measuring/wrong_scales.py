@@ -14,10 +14,10 @@ import polars as pl
 
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.spec import SurveySpec, TableSpec
-from svysynth.mechanisms.noisy_sums.planning import expected_errors, plan_measurement
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.scaling import Scale, Scaling, reach_of
-from svysynth.mechanisms.noisy_sums.whole_numbers import LARGEST, whole_numbers
+from svysynth.mechanisms.noisy_sums.measuring.planning import expected_errors, plan_measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling, reach_of
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, whole_numbers
 from svysynth.privacy.public_constants import Proposal
 
 GUESSES = {

@@ -18,7 +18,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.mechanisms.noisy_sums.scaling import Scale
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale
 from svysynth.survey.survey import Survey
 
 MOST_SCORE = 2.0

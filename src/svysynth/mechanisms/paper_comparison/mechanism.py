@@ -26,7 +26,7 @@ from svysynth.mechanisms.base import (
     Try,
 )
 from svysynth.mechanisms.findings import Finding, no_public_weights, refuse
-from svysynth.mechanisms.paper_laplace.tables import laplace_tables
+from svysynth.mechanisms.paper_comparison.tables import laplace_tables
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee, no_guarantee
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts

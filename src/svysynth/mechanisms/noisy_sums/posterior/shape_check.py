@@ -14,8 +14,8 @@ from scipy.special import ndtr
 
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.mechanisms.noisy_sums.figures import CellDraws
-from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Measurement, Use, bands_of
+from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
+from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, Measurement, Use, bands_of
 
 SIMULATED = 999
 RARE = 0.999

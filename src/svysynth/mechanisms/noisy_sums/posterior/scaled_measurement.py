@@ -9,8 +9,8 @@ import numpy as np
 
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.mechanisms.noisy_sums.clamped import lost_to_clamping
-from svysynth.mechanisms.noisy_sums.measurement import Level, Measurement
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Level, Measurement
+from svysynth.mechanisms.noisy_sums.posterior.clamped import lost_to_clamping
 from svysynth.models.arrays import Array
 
 

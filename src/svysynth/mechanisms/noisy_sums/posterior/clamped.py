@@ -10,11 +10,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import MOST_SCORE, KnownWeights
-from svysynth.mechanisms.noisy_sums.scaling import weighted_excess
-from svysynth.mechanisms.noisy_sums.whole_numbers import weighted_numbers
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import MOST_SCORE, KnownWeights
+from svysynth.mechanisms.noisy_sums.measuring.scaling import weighted_excess
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import weighted_numbers
 
 MOST_CORRELATION = 0.9
 QUANTILES = 100

@@ -16,20 +16,20 @@ from svysynth.core.formula import parse_formula
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
-from svysynth.mechanisms.noisy_sums.figures import (
+from svysynth.mechanisms.noisy_sums.implied_tables import (
     CellDraws,
     cell_figures,
     figures_given_weights,
     tables_of_draws,
     unscaled,
 )
-from svysynth.mechanisms.noisy_sums.given_weights import GivenStatistics, GivenWeights, given_statistics
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.posterior import NoisyModel, noise_is_mixed
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics, statistics_of
-from svysynth.mechanisms.noisy_sums.shape_check import Shape, compare_shapes
-from svysynth.mechanisms.noisy_sums.sizes import draw_sizes
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.sizes import draw_sizes
+from svysynth.mechanisms.noisy_sums.posterior.confidential_weights import NoisyModel, noise_is_mixed
+from svysynth.mechanisms.noisy_sums.posterior.given_weights import GivenStatistics, GivenWeights, given_statistics
+from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import NoisyStatistics, statistics_of
+from svysynth.mechanisms.noisy_sums.posterior.shape_check import Shape, compare_shapes
 from svysynth.models.base import CovariancePrior
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.records import design_matrix

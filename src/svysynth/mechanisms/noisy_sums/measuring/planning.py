@@ -11,8 +11,8 @@ are compared, and the one with the least expected error of the requested tables 
 
 Here answers are assumed to have a spread of one scale in every row, and a scale is taken to be HALF a logarithm. The
 model is assumed to be off by MISFIT in every row, and all mean outcomes by COMMON. The random variation of a row's
-weighted sums hides its misfit as noise does (`posterior.py`). If weights are public, there is one histogram, counts
-have no error, and weighted sums are of outcomes alone.
+weighted sums hides its misfit as noise does (`posterior/confidential_weights.py`). If weights are public, there is one
+histogram, counts have no error, and weighted sums are of outcomes alone.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec, Scales, TableSpec
 from svysynth.core.transforms import Transform
-from svysynth.mechanisms.noisy_sums.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import MOST_SCORE
-from svysynth.mechanisms.noisy_sums.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
+from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import MOST_SCORE
+from svysynth.mechanisms.noisy_sums.measuring.scaling import BANDS, Scale, Scaling, largest_excess, reach_of
 
 QUANTILE_ERROR = 0.03
 """Each histogram gets the share of ε at which the noise of a quantile is this small, as a share of the records."""

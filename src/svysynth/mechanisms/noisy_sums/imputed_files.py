@@ -1,4 +1,4 @@
-"""Files: synthetic files, each an imputation of the confidential file from one posterior draw of its sums.
+"""Imputed files: synthetic files, each an imputation of the confidential file from one posterior draw of its sums.
 
 A draw gives the mean weight and weighted mean outcome of each cell, and the common covariance of (t, v) within cells.
 The file of the draw has the public columns and strata of the survey, in the order of cells, and
@@ -39,10 +39,10 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform, restored
 from svysynth.estimation.combining import SMOOTHED
-from svysynth.mechanisms.noisy_sums.figures import CellDraws, cell_figures, figures_given_weights
-from svysynth.mechanisms.noisy_sums.measurement import Measurement
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.public_weights import KnownWeights, PublicWeights
+from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws, cell_figures, figures_given_weights
+from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, PublicWeights
 from svysynth.mechanisms.noisy_sums.residuals import (
     FileRows,
     Normal,

@@ -16,7 +16,7 @@ import svysynth
 from svysynth import EstimationSpec, Streams, SurveyError, TableSpec, tabulate_all
 from svysynth.estimation.replicates import make_replicates
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
-from svysynth.mechanisms.paper_laplace.tables import LABEL, laplace_tables, split_evenly
+from svysynth.mechanisms.paper_comparison.tables import LABEL, laplace_tables, split_evenly
 
 FALSE_ALARM = 1e-6
 DRAWS = 100_000
@@ -342,4 +342,4 @@ def test_it_says_that_nothing_is_promised(doctorate_survey):
     assert "no differential privacy is promised" in result.budget
     for part in ("ε = 10.8", "16 uses", "0.675 per point", "0.0675 for each of 10 replicate"):
         assert part in result.budget
-    assert LABEL in svysynth.mechanisms.paper_laplace.tables.__doc__
+    assert LABEL in svysynth.mechanisms.paper_comparison.tables.__doc__

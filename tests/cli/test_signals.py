@@ -76,13 +76,13 @@ def test_a_signal_does_not_wait_for_a_computation(tmp_path, number):
 REPLICATES = """
 import signal, sys
 from pathlib import Path
-import test_stopping
+import test_signals
 from svysynth.evaluation.paper.workers import run_replicates
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a caller in the background may have ignored
-    run_replicates(test_stopping.endless, range(4), Path(sys.argv[1]), 2)
+    run_replicates(test_signals.endless, range(4), Path(sys.argv[1]), 2)
 """
 
 

@@ -24,8 +24,8 @@ import numpy as np
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noise import Noise
-from svysynth.mechanisms.noisy_sums.measurement import NoisySizes, Use
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.measuring.measurement import NoisySizes, Use
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.survey.survey import Survey
 
 SENSITIVITY = 2

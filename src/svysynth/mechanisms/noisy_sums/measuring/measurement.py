@@ -49,9 +49,9 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec
 from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noise import Noise, laplace_scale
-from svysynth.mechanisms.noisy_sums.public_facts import PublicFacts, cell_of_record
-from svysynth.mechanisms.noisy_sums.public_weights import Scores, largest_score
-from svysynth.mechanisms.noisy_sums.scaling import (
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts, cell_of_record
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import Scores, largest_score
+from svysynth.mechanisms.noisy_sums.measuring.scaling import (
     Bands,
     Scale,
     Scaling,
@@ -59,7 +59,7 @@ from svysynth.mechanisms.noisy_sums.scaling import (
     reach_of,
     scale_from_counts,
 )
-from svysynth.mechanisms.noisy_sums.whole_numbers import (
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import (
     LARGEST,
     Answers,
     outcome_numbers,

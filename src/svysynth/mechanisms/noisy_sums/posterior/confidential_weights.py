@@ -1,4 +1,4 @@
-"""Posterior: draws of the true sums given a measurement and public facts alone, which account for the noise.
+"""Posterior with confidential weights: draws of the true sums, given a measurement and public facts alone.
 
 In scales, a record of cell c has (t, v) ~ N(μ_c, Σ). So the true sums of a cell of n_c records, and the scatter within
 cells, are
@@ -39,9 +39,9 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
 from svysynth.core.safe_repr import outlined
-from svysynth.mechanisms.noisy_sums.density import NoisyDensity, exponential
-from svysynth.mechanisms.noisy_sums.misfit import Misfit, MisfitPoint, misfit_at, misfit_variance
-from svysynth.mechanisms.noisy_sums.scaled_measurement import NoisyStatistics
+from svysynth.mechanisms.noisy_sums.posterior.density import NoisyDensity, exponential
+from svysynth.mechanisms.noisy_sums.posterior.misfit import Misfit, MisfitPoint, misfit_at, misfit_variance
+from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import NoisyStatistics
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling
 

@@ -6,7 +6,7 @@ import polars as pl
 from criteria import unmet
 from places import DOCS
 from study_of_laplace_tables import KINDS, compare, criteria, main
-from svysynth.mechanisms.paper_laplace.tables import LABEL
+from svysynth.mechanisms.paper_comparison.tables import LABEL
 
 
 def test_inner_standard_errors_are_of_the_paper_s_order_of_magnitude():

@@ -1,0 +1,1 @@
+"""Posteriors that know the noise: they see a measurement and public facts, and nothing confidential."""
