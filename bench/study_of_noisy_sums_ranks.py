@@ -24,8 +24,8 @@ from scipy import stats
 from criteria import judge, settings
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noisy_sums.posterior import confidential_weights as posterior
+from svysynth.mechanisms.noisy_sums.posterior import misfit as priors
 from svysynth.mechanisms.noisy_sums.posterior.confidential_weights import NoisyModel, noise_is_mixed
-from svysynth.mechanisms.noisy_sums.posterior.confidential_weights import misfit as priors
 from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import NoisyStatistics
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS

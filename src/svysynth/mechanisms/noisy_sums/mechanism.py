@@ -11,7 +11,6 @@ that are declared public are kept as they are, and only the outcome is measured 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +64,7 @@ from svysynth.mechanisms.noisy_sums.published import (
     measurement_json,
     weights_parquet,
 )
+from svysynth.mechanisms.noisy_sums.requirements import bounds_of, constants_of, privacy_of, unmet_requirements
 from svysynth.mechanisms.suitability import Examined, examine_bounds
 from svysynth.mechanisms.synthetic_files import file_names
 from svysynth.models.base import CovariancePrior, make_model
@@ -75,16 +75,6 @@ from svysynth.survey.survey import Survey
 
 FEWEST_OVER_CELLS = 3
 """The number by which records must exceed cells, so that a spread within cells can be estimated."""
-MOST_CELLS = 1000
-"""The most combinations of declared levels if whole records are protected: the posterior has all of them as cells."""
-LEAST_EPSILON = 0.01
-"""The smallest ε: below it the noise exceeds the information in any file."""
-SCALED = "weights are scaled to the published population total"
-LOGARITHM = "values clamped to these bounds are log-transformed"
-NO_FORM = "fbs and fbp with guarantee = 'global' do not support it"
-TAYLOR = "set estimation.variance = 'taylor'"
-INSTEAD = "leave survey.fpc out, or use mechanism = 'laplace'"
-DROWNED = "the noise would hide everything about the answers"
 NOTE = (
     "The tables come from a model fitted to sums that were measured once, with noise. Standard errors include the "
     "sampling error and the noise. measurement.json contains the noisy sums, and draws.parquet contains the posterior "
@@ -94,13 +84,6 @@ FILES = (
     "Each synthetic file is an imputation of the confidential file, made from one of the posterior draws. Its random "
     "numbers come from a seed in measurement.json. Combine results from the files by the rules of multiple imputation. "
     "`svysynth more` makes further files and tables from the public files, at no cost in privacy."
-)
-ONE_FILE = Finding(
-    "privacy.datasets",
-    "only one synthetic file is requested",
-    "standard errors that users compute from one file leave out the noise, and are too small",
-    "leave privacy.datasets out, or set it to 5 or more: files cost no ε under this guarantee",
-    stops=False,
 )
 SIZES_NOTE = (
     "Whole records are protected. Numbers of records, in the column n and elsewhere, were measured with noise and are "
@@ -137,42 +120,7 @@ class NoisySums(Mechanism):
 
     def find_public(self, spec: Spec) -> list[Finding]:
         """The findings for settings that this mechanism does not support, and for a single synthetic file."""
-        survey, bounds = spec.survey, _bounds(spec)
-        found = (
-            (
-                survey.population_total is None and not survey.weight_public,
-                "survey.population_total",
-                "is not declared",
-                SCALED,
-                "declare survey.population_total",
-            ),
-            (
-                bounds.weight[0] <= 0 and not survey.weight_public,
-                "privacy.bounds.weight",
-                "has the lower end zero",
-                LOGARITHM,
-                "set a lower end above zero",
-            ),
-            (
-                survey.transform == "log" and bounds.outcome[0] <= 0,
-                "privacy.bounds.outcome",
-                "has a lower end of zero or below",
-                LOGARITHM,
-                "set a lower end above zero, or use survey.transform = 'identity'",
-            ),
-            (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
-            (survey.fpc is not None, "survey.fpc", "requests a finite population correction", NO_FORM, INSTEAD),
-            (
-                _privacy(spec).epsilon < LEAST_EPSILON,
-                "privacy.epsilon",
-                f"is below {LEAST_EPSILON}",
-                DROWNED,
-                "use a larger privacy.epsilon",
-            ),
-        )
-        stopping = [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
-        one = [ONE_FILE] if _privacy(spec).datasets == 1 else []
-        return [*stopping, *one, *_of_whole_records(spec), *_of_constants(spec)]
+        return unmet_requirements(spec)
 
     def undivided(self, spec: Spec) -> str | None:
         """A design or variance that needs all records at once; everything else is computed from parts."""
@@ -184,7 +132,7 @@ class NoisySums(Mechanism):
         With whole records protected, undeclared codes are accepted too: they count as in survey.other, or as the first.
         """
         update: dict[str, object] = {"transform": "identity"}
-        if _privacy(spec).protect == "record":
+        if privacy_of(spec).protect == "record":
             columns = {*spec.survey.public, *([spec.survey.strata] if spec.survey.strata else [])}
             first = {column: next(iter(spec.survey.declared(column) or {})) for column in columns}
             update["other"] = first | spec.survey.other
@@ -196,7 +144,7 @@ class NoisySums(Mechanism):
         The first test uses public numbers; if the number of records is protected, the noisy sizes decide after the
         charge. The second test always uses the true number of records.
         """
-        if _privacy(spec).protect == "answers" and len(survey) < len(facts_of(survey).codes) + FEWEST_OVER_CELLS:
+        if privacy_of(spec).protect == "answers" and len(survey) < len(facts_of(survey).codes) + FEWEST_OVER_CELLS:
             problem = "the columns have nearly as many cells as there are records"
             raise SurveyError("spec", "survey.public", problem, "use fewer columns, or merge levels")
         if len(survey) > MOST_RECORDS:
@@ -204,8 +152,8 @@ class NoisySums(Mechanism):
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
         """Advice to the reviewer: bounds that cut off data, columns that determine the outcome, an unchecked model."""
-        found = examine_bounds(survey, _bounds(spec))
-        added = [] if _constants(spec) is None else [UNCHECKED]
+        found = examine_bounds(survey, bounds_of(spec))
+        added = [] if constants_of(spec) is None else [UNCHECKED]
         return replace(found, findings=(*found.findings, *undeclared(survey, spec.survey), *added))
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
@@ -219,7 +167,7 @@ class NoisySums(Mechanism):
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
         """Pay, measure once, and then use the measurement and public facts alone."""
-        privacy = _privacy(spec)
+        privacy = privacy_of(spec)
         guarantee = self.guarantee(spec.survey, privacy)
         paid = pay(guarantee)
         # a run with a seed is not charged, so it must not use real noise either
@@ -278,7 +226,7 @@ class NoisySums(Mechanism):
             for repeat in range(grid.repeats):
                 own = streams.split(f"{name} {epsilon:g} {repeat}")
                 measurement, facts = _measure(survey, spec, epsilon, StudyNoise(own))
-                draws = _privacy(spec).draws
+                draws = privacy_of(spec).draws
                 prior = prior_of(name, spec.model)
                 fitted = fit_measurement(measurement, facts, prior, spec.model.formula, draws, own)
                 tables = spec.requested_tables, spec.estimation
@@ -293,9 +241,9 @@ def prior_of(name: str, settings: ModelSpec) -> CovariancePrior:
 
 
 def _measure(survey: Survey, spec: Spec, epsilon: float, noise: Noise) -> tuple[Measurement, PublicFacts]:
-    protect, transform = _privacy(spec).protect, spec.survey.transform
-    constants, tables = _constants(spec), spec.requested_tables
-    return measure_survey(survey, protect, tables, _bounds(spec), transform, epsilon, noise, constants)
+    protect, transform = privacy_of(spec).protect, spec.survey.transform
+    constants, tables = constants_of(spec), spec.requested_tables
+    return measure_survey(survey, protect, tables, bounds_of(spec), transform, epsilon, noise, constants)
 
 
 def measure_survey(
@@ -328,74 +276,3 @@ def measure_survey(
         raise SurveyError("data", "privacy.epsilon", problem, remedy)
     plan = plan_measurement(facts, tables, epsilon, part, scales)
     return measure(survey, facts, plan, bounds, transform, noise, sizes, public), facts
-
-
-def _of_whole_records(spec: Spec) -> list[Finding]:
-    """The findings for settings that are missing or not allowed if whole records are protected."""
-    survey = spec.survey
-    if _privacy(spec).protect == "answers":
-        return []
-    columns = dict.fromkeys([*survey.public, *([survey.strata] if survey.strata else [])])
-    missing = [column for column in columns if survey.declared(column) is None]
-    cells = math.prod(len(survey.declared(column) or ()) for column in survey.public)
-    found = (
-        (
-            survey.weight_public,
-            "survey.weight_public",
-            "cannot be declared where whole records are protected",
-            "a public list of weights would reveal who takes part",
-            "leave survey.weight_public out, or use privacy.protect = 'answers'",
-        ),
-        (
-            bool(missing),
-            "survey.levels",
-            f"does not list the levels of column '{next(iter(missing), '')}'",
-            "the levels that occur in the file would reveal something about single records",
-            "list all levels in survey.levels, from public knowledge",
-        ),
-        (
-            survey.where is not None,
-            "survey.where",
-            "cannot be used where whole records are protected",
-            "whether a column is compared as numbers or as text depends on all records of the file",
-            "remove the other records from the file beforehand, by a rule that looks at one record at a time",
-        ),
-        (
-            cells > MOST_CELLS,
-            "survey.levels",
-            f"gives more than {MOST_CELLS:,} combinations of the public columns",
-            "each combination gets noise, whether or not it has records",
-            "merge levels, or use fewer public columns",
-        ),
-    )
-    return [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
-
-
-def _of_constants(spec: Spec) -> list[Finding]:
-    """The finding for a centre outside the bounds of the outcome: it may have been given on another scale."""
-    constants, (low, high) = _constants(spec), _bounds(spec).outcome
-    if spec.survey.transform == "log":
-        low, high = (math.log(end) if end > 0 else -math.inf for end in (low, high))
-    if constants is None or low <= constants.mean <= high:
-        return []
-    why = "it must be the centre of the outcome on the scale of survey.transform"
-    remedy = "set standin.mean to the mean of the log outcome if survey.transform is 'log', or widen the bounds"
-    return [Finding("standin.mean", "lies outside privacy.bounds.outcome", why, remedy, stops=True)]
-
-
-def _constants(spec: Spec) -> StandInSpec | None:
-    """The public constants that give the scales; None if noisy histograms give them."""
-    return spec.standin if _privacy(spec).scales == "standin" else None
-
-
-def _privacy(spec: Spec) -> PrivacySpec:
-    assert spec.privacy is not None
-    return spec.privacy
-
-
-def _bounds(spec: Spec) -> BoundsSpec:
-    bounds = _privacy(spec).bounds
-    if bounds is None:
-        remedy = "declare public bounds of outcome and weight in [privacy.bounds] (`svysynth constants` helps)"
-        raise SurveyError("spec", "privacy.bounds", "are not declared", remedy)
-    return bounds
