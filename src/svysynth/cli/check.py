@@ -75,12 +75,17 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
         "sum of weights": f"{overview.sum_of_weights:,.1f}",
         "population total": _population(overview),
         f"correlation of {transformed} and log weight": correlation,
+        **({"domain": _domain(overview, spec.survey.domain)} if spec.survey.domain else {}),
         "tables": ", ".join(table.title for table in spec.requested_tables),
         "privacy": _privacy(spec),
     }
     for name, value in lines.items():
         table.add_row(Text(name), Text(value))
     return table
+
+
+def _domain(overview: Overview, condition: str) -> str:
+    return f"{condition} ({overview.inside:,} of {overview.records:,} records)"
 
 
 def _population(overview: Overview) -> str:

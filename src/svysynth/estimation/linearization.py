@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
+from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Lonely, Statistic
 from svysynth.estimation.moments import Moments
@@ -40,7 +40,8 @@ def taylor_variance(
     z = linearize(statistic, moments, domain, sums, scaled)
     if z.ratio is None:
         return _variance(*of_domains, z.a, z.b)
-    return _ratio_variance(*of_domains, z.a, z.b, z.ratio) / z.divisor**2
+    in_base = sums.in_base if statistic == "proportion" else None
+    return _ratio_variance(*of_domains, z.a, z.b, z.ratio, in_base) / z.divisor**2
 
 
 def _ratio_variance(
@@ -52,24 +53,26 @@ def _ratio_variance(
     a: Floats,
     b: Floats,
     ratio: Floats,
+    in_base: Booleans | None,
 ) -> Floats:
-    """V of z = a·w + b·w(y − r) inside the domain, minus ratio·w inside and outside.
+    """V of z = a·w + b·w(y − r) inside the domain, minus ratio·w inside and outside, or in the base alone.
 
     A domain can be computed from the whole file, with a and b zero outside its groups. That is slow for many domains.
     Without clusters it is needed for one domain at most: what is outside a domain is the stratum minus what is inside,
     which loses no digits unless most of the weight is inside. With clusters, which may have records inside and outside,
-    every domain is computed in the slow way.
+    and with a base, every domain is computed in the slow way.
     """
     found = np.zeros(domains)
     slow: Iterable[int] = range(domains)
-    if index.psu is None:
+    if index.psu is None and in_base is None:
         rest = _Whole.of(moments, index, ratio)
         found = _variance(moments, index, domain, domains, lonely, a - ratio[domain], b, rest)
         slow = np.flatnonzero(2 * group_sums(domain, domains, moments.weight) > moments.weight.sum())
     whole = np.zeros(len(domain), np.int64)
     for one in slow:
         own = domain == one
-        z = np.where(own, a, 0.0) - ratio[one], np.where(own, b, 0.0)
+        share = ratio[one] if in_base is None else np.where(in_base, ratio[one], 0.0)
+        z = np.where(own, a, 0.0) - share, np.where(own, b, 0.0)
         found[one] = _variance(moments, index, whole, 1, lonely, *z)[0]
     return found
 

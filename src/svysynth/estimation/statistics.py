@@ -5,7 +5,7 @@ A domain is a union of finest cells. The linearised value of record i is zᵢ = 
     count        zᵢ = wᵢ
     total        zᵢ = wᵢyᵢ
     mean         zᵢ = wᵢ(yᵢ − μ̂)/N̂           N̂ and μ̂ of the domain
-    proportion   zᵢ = wᵢ(1ᵢ − p̂)/N̂           N̂ of the whole population; not zero outside the domain
+    proportion   zᵢ = wᵢ(1ᵢ − p̂)/N̂           N̂ of the base: not zero outside the cell, and zero outside the base
 
 Where weights were scaled to a known total N, counts and totals are ratios times N, with zᵢ = wᵢ(1ᵢ − N̂/N) and
 wᵢ(1ᵢyᵢ − Ŷ/N). Like the value of a proportion, these values are not zero outside the domain.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import Statistic
 from svysynth.estimation.moments import Moments
@@ -27,26 +27,33 @@ from svysynth.estimation.moments import Moments
 @outlined
 @dataclass(frozen=True, eq=False)
 class DomainSums:
-    """n, Σw and Σwy of each domain, and Σw of the whole file."""
+    """n, Σw and Σwy of each domain, and Σw of the whole file and of the base of proportions."""
 
     count: Integers
     weight: Floats
     outcome: Floats
     population: float
+    base: float
+    """Of the records that proportions are a part of: all, or those inside the table's own domain."""
+    in_base: Booleans | None = None
+    """Which groups are in the base; None if all are."""
 
 
-def sum_domains(moments: Moments, domain: Integers, domains: int) -> DomainSums:
+def sum_domains(moments: Moments, domain: Integers, domains: int, in_base: Booleans | None = None) -> DomainSums:
     """Add up the groups of each domain; `domain` gives the domain of each group."""
+    population = float(moments.weight.sum())
     return DomainSums(
         group_sums(domain, domains, moments.count).astype(np.int64),
         group_sums(domain, domains, moments.weight),
         group_sums(domain, domains, moments.weighted_outcome),
-        float(moments.weight.sum()),
+        population,
+        population if in_base is None else float(moments.weight[in_base].sum()),
+        in_base,
     )
 
 
-def estimate(statistic: Statistic, weight: Floats, outcome: Floats, population: Floats | float) -> Floats:
-    """A statistic from Σw and Σwy; the mean of an empty domain is NaN."""
+def estimate(statistic: Statistic, weight: Floats, outcome: Floats, base: Floats | float) -> Floats:
+    """A statistic from Σw and Σwy, and from Σw of the base; the mean of an empty domain is NaN."""
     match statistic:
         case "count":
             return weight
@@ -56,7 +63,7 @@ def estimate(statistic: Statistic, weight: Floats, outcome: Floats, population: 
             with np.errstate(invalid="ignore", divide="ignore"):
                 return outcome / weight
         case "proportion":
-            return weight / population
+            return weight / base
 
 
 @outlined
@@ -89,4 +96,4 @@ def linearize(
             offset = offset - leftover[domain] / size
             return Linearized(offset / size, 1 / size)
         case "proportion":
-            return Linearized(one, nothing, share, sums.population)
+            return Linearized(one, nothing, sums.weight / sums.base, sums.base)

@@ -17,7 +17,7 @@ import polars as pl
 from scipy.special import ndtri, stdtrit
 
 from svysynth.core.errors import SurveyError, require_type
-from svysynth.core.grouping import Floats, Integers
+from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.core.streams import Streams
@@ -28,6 +28,7 @@ from svysynth.estimation.statistics import DomainSums, estimate, sum_domains
 from svysynth.estimation.utility import has_error
 from svysynth.survey.columns import ALL
 from svysynth.survey.design import DesignIndex
+from svysynth.survey.domains import INSIDE, domain_column
 from svysynth.survey.survey import Survey
 
 MOST_ROWS = 1_000_000
@@ -45,17 +46,22 @@ def tabulate(
     statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
     estimation: EstimationSpec | None = None,
     replicates: Replicates | None = None,
+    domain: str | None = None,
 ) -> pl.DataFrame:
     """One table of a survey, with all its margins, as a tidy frame.
 
+    `domain` restricts it to a part of the population; the survey has to be read with it (`domains`).
+
     Columns: table, statistic, the `by` columns, estimate, se, df, lower, upper, cv, n, reliability.
     """
-    return tabulate_all(survey, [make_table(by, statistics)], estimation, replicates)
+    return tabulate_all(survey, [make_table(by, statistics, domain)], estimation, replicates)
 
 
-def make_table(by: str | Sequence[str], statistics: Statistic | Sequence[Statistic]) -> TableSpec:
+def make_table(
+    by: str | Sequence[str], statistics: Statistic | Sequence[Statistic], domain: str | None = None
+) -> TableSpec:
     """A table as asked for in Python: a single name stands for a list of one."""
-    settings: dict[str, Any] = {"by": by, "statistics": statistics}
+    settings: dict[str, Any] = {"by": by, "statistics": statistics, "domain": domain}
     return TableSpec(**settings)
 
 
@@ -78,11 +84,13 @@ def tabulate_all(
     require_type(estimation, EstimationSpec, "estimation", "make it with svysynth.EstimationSpec")
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     require_public(survey, columns)
+    own = [domain_columns(table, survey) for table in tables]
+    crossed = (*columns, *dict.fromkeys(column for found in own for column in found))
     survey.index.refuse_lonely(estimation.lonely)
     if replicates is None and estimation.variance != "taylor":
         replicates = make_replicates(survey.index, estimation, Streams.from_system())
-    sizes = [len(survey.levels(column)) for column in columns]
-    moments = _one_pass(survey, columns, crossing(sizes), by_psu=replicates is not None)
+    sizes = [len(survey.levels(column)) for column in crossed]
+    moments = _one_pass(survey, crossed, crossing(sizes), by_psu=replicates is not None)
     levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
     variance: _Linearized | _Replicated
     if replicates is None:
@@ -90,15 +98,25 @@ def tabulate_all(
     else:
         variance = _Replicated.of(moments, replicates, scaled)
     frames = []
-    for table in tables:
+    for table, inside in zip(tables, own, strict=True):
         layout = Layout.of(table, columns, survey)
-        domains = list(layout.domains(levels))
+        positions = [crossed.index(column) for column in inside]
+        in_base = (levels[:, positions] == INSIDE).all(axis=1) if inside else None
+        domains, df = list(layout.domains(levels)), variance.degrees_of_freedom(in_base)
         for statistic in table.statistics:
-            value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance)
+            value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance, in_base)
             labels = layout.label_columns(columns)
-            df = variance.degrees_of_freedom
             frames.append(finish_table(table.title, statistic, labels, value, squared_error, count, df, estimation))
     return pl.concat(frames)
+
+
+def domain_columns(table: TableSpec, survey: Survey) -> list[str]:
+    """The columns of the domains that a table is restricted to: the survey's and its own."""
+    found = [domain_column(domain) for domain in (survey.domain, table.domain) if domain]
+    if not set(found) <= set(survey.schema):
+        problem = "has a domain that was not read with the survey"
+        raise SurveyError("spec", f"table '{table.title}'", problem, "name it in survey.domains")
+    return list(dict.fromkeys(found))
 
 
 def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) -> Moments:
@@ -124,10 +142,13 @@ class _Linearized:
         """The variance of a statistic for each domain."""
         return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, self.scaled)
 
-    @property
-    def degrees_of_freedom(self) -> int:
-        """The degrees of freedom of the design."""
-        return self.index.degrees_of_freedom
+    def degrees_of_freedom(self, in_base: Booleans | None) -> int:
+        """The degrees of freedom of the design, or of the part of it that is in the base."""
+        if in_base is None:
+            return self.index.degrees_of_freedom
+        if self.index.psu is None:  # groups are of strata, and each record is a unit
+            return int(self.moments.count[in_base].sum()) - len(np.unique(self.moments.block[in_base]))
+        return _units_less_strata(self.moments.block[in_base], self.index)
 
 
 @outlined
@@ -136,6 +157,8 @@ class _Replicated:
     """Variances over replicates, from the sums of every finest cell in every replicate."""
 
     replicates: Replicates
+    unit: Integers
+    """The sampling unit of each group."""
     cell: Integers
     """The finest cell of each group, numbered as the rows of the sums."""
     weight: Floats
@@ -149,7 +172,7 @@ class _Replicated:
         if scaled:  # the weights of every replicate are scaled too
             factor = moments.weight.sum() / weight.sum(axis=0)
             weight, outcome = weight * factor, outcome * factor
-        return cls(replicates, cell, weight, outcome)
+        return cls(replicates, moments.block, cell, weight, outcome)
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
         """The variance of a statistic for each domain; NaN where a replicate has no records to average."""
@@ -157,13 +180,21 @@ class _Replicated:
         domain_of_cell[self.cell] = domain
         weight = _add_rows(self.weight, domain_of_cell, len(sums.count))
         outcome = _add_rows(self.outcome, domain_of_cell, len(sums.count))
-        replicated = estimate(statistic, weight, outcome, self.weight.sum(axis=0))
-        return self.replicates.variance(replicated, estimate(statistic, sums.weight, sums.outcome, sums.population))
+        base = self.weight if sums.in_base is None else self.weight[np.unique(self.cell[sums.in_base])]
+        replicated = estimate(statistic, weight, outcome, base.sum(axis=0))
+        return self.replicates.variance(replicated, estimate(statistic, sums.weight, sums.outcome, sums.base))
 
-    @property
-    def degrees_of_freedom(self) -> int:
-        """The degrees of freedom of the design, but fewer than there are replicates."""
-        return min(self.replicates.index.degrees_of_freedom, len(self.replicates) - 1)
+    def degrees_of_freedom(self, in_base: Booleans | None) -> int:
+        """The same, but fewer than there are replicates."""
+        index = self.replicates.index
+        own = index.degrees_of_freedom if in_base is None else _units_less_strata(self.unit[in_base], index)
+        return min(own, len(self.replicates) - 1)
+
+
+def _units_less_strata(unit: Integers, index: DesignIndex) -> int:
+    """The number of sampling units that occur, minus the number of their strata: R's `degf` of a subset."""
+    units = np.unique(unit)
+    return len(units) - len(np.unique(index.psu_stratum[units]))
 
 
 class HasLevels(Protocol):
@@ -227,18 +258,22 @@ def _estimates(
     domains: Sequence[Integers],
     rows: int,
     variance: _Linearized | _Replicated,
+    in_base: Booleans | None,
 ) -> tuple[Floats, Floats, Integers]:
-    """Estimate, variance and number of records for every row; zeros, or NaN for a mean, where there are no records."""
-    count = np.zeros(rows, np.int64)
-    value = np.full(rows, np.nan if statistic == "mean" else 0.0)
+    """Estimate, variance and number of records for every row; zeros, or NaN for a mean, where there are no records.
+
+    Groups that are not in the base have a row of their own, which is left out in the end.
+    """
+    count = np.zeros(rows + 1, np.int64)
+    value = np.full(rows + 1, np.nan if statistic == "mean" else 0.0)
     squared_error = value.copy()
     for row in domains:
-        filled, domain = np.unique(row, return_inverse=True)
-        sums = sum_domains(moments, domain, len(filled))
+        filled, domain = np.unique(row if in_base is None else np.where(in_base, row, rows), return_inverse=True)
+        sums = sum_domains(moments, domain, len(filled), in_base)
         count[filled] = sums.count
-        value[filled] = estimate(statistic, sums.weight, sums.outcome, sums.population)
+        value[filled] = estimate(statistic, sums.weight, sums.outcome, sums.base)
         squared_error[filled] = variance(statistic, domain, sums)
-    return value, squared_error, count
+    return value[:rows], squared_error[:rows], count[:rows]
 
 
 def finish_table(

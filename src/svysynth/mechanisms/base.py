@@ -24,7 +24,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.findings import CLUSTERS, Finding, private_filter
+from svysynth.mechanisms.findings import CLUSTERS, DOMAIN, Finding, private_filter
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
@@ -233,7 +233,9 @@ def find_public(spec: Spec) -> list[Finding]:
     if spec.privacy is None:
         return []
     own = mechanism_of(spec.privacy).find_public(spec)
-    return [*([CLUSTERS] if spec.survey.cluster else []), *own, *private_filter(spec.survey)]
+    survey = spec.survey
+    shared = [*([CLUSTERS] if survey.cluster else []), *([DOMAIN] if survey.domains else [])]
+    return [*shared, *own, *private_filter(survey)]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:

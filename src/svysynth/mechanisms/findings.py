@@ -51,6 +51,15 @@ CLUSTERS = Finding(
 )
 
 
+DOMAIN = Finding(
+    "domain",
+    "releases cannot restrict tables to a domain",
+    "tables of synthetic files do not know who is inside",
+    "name the columns of the condition in survey.public and ask for tables by them: their rows are the domains",
+    stops=True,
+)
+
+
 def refuse(findings: Sequence[Finding]) -> None:
     """Raise the first finding that stops a release; the message counts the others."""
     stopping = [finding for finding in findings if finding.stops]

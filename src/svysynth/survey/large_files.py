@@ -64,6 +64,8 @@ def undivided_design(spec: Spec) -> str | None:
     """The setting of the design or the estimation that needs all records at once, if there is one."""
     if spec.estimation.variance != "taylor":
         return "estimation.variance"
+    if spec.survey.domains:
+        return "domain"
     return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
 
 

@@ -12,6 +12,7 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.transforms import Transform, transformed
+from svysynth.survey.domains import INSIDE, LEVELS, domain_column
 from svysynth.survey.survey import Survey
 
 
@@ -30,6 +31,8 @@ class Overview:
     sum_of_weights: float
     population_total: float | None
     weight_public: bool
+    inside: int
+    """The number of records inside the domain that tables are restricted to; all of them without one."""
     correlation: float | None
     """Pearson correlation of the (transformed) outcome and the log weight; None when either does not vary."""
 
@@ -60,8 +63,17 @@ def overview(survey: Survey) -> Overview:
         sum_of_weights=sum(map_blocks(survey.engine, _Total(survey.weights), len(survey))),
         population_total=survey.population_total,
         weight_public=survey.weight_public,
+        inside=_inside(survey),
         correlation=_correlation(survey),
     )
+
+
+def _inside(survey: Survey) -> int:
+    if survey.domain is None:
+        return len(survey)
+    cell = survey.cell_index([domain_column(survey.domain)])
+    (counts,) = sum_blocks(survey.engine, _Sizes(cell, len(LEVELS)), len(survey))
+    return int(counts[INSIDE])
 
 
 def _correlation(survey: Survey) -> float | None:

@@ -12,6 +12,7 @@ import polars as pl
 from svysynth.core.errors import SurveyError, did_you_mean, of_records
 from svysynth.core.spec import SurveySpec
 from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, without_codes
+from svysynth.survey.domains import columns_of_domains
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.row_filter import condition_columns, keep_rows, parse_condition
 
@@ -44,8 +45,9 @@ def design_levels(series: pl.Series, spec: SurveySpec, file: DataFile) -> pl.Ser
 
 
 def needed_columns(spec: SurveySpec) -> list[str]:
-    """The columns that have a role, and those that the row filter looks at."""
-    return list(dict.fromkeys([*declared_columns(spec), *condition_columns(parse_condition(spec.where))]))
+    """The columns that have a role, and those that the row filter and the domains look at."""
+    conditions = [*condition_columns(parse_condition(spec.where)), *columns_of_domains(spec)]
+    return list(dict.fromkeys([*declared_columns(spec), *conditions]))
 
 
 def records_that_take_part(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> pl.DataFrame:

@@ -34,6 +34,7 @@ NOT_OF_THE_RECORD = {
 }
 """Words whose value depends on the date, on chance or on the order of the records."""
 TOKEN = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|--|/\*|\d[\w.]*|\w+|\S")
+WHERE = "survey.where"
 HOW_TO_WRITE = "write it like: age_group = 40 and region <> 'N'"
 
 
@@ -42,27 +43,29 @@ def refuse_private_filter(spec: SurveySpec) -> None:
     public = {*spec.public, spec.strata, *spec.universe} - {spec.outcome, spec.weight, spec.fpc}
     private = [column for column in condition_columns(parse_condition(spec.where)) if column not in public]
     if not is_plain(" ".join((spec.where or "").split())):
-        raise _bad_condition("has control characters, and a release publishes it", HOW_TO_WRITE)
+        raise _bad_condition(WHERE, "has control characters, and a release publishes it", HOW_TO_WRITE)
     if not private:
         return
     confidential = [column for column in private if column in (spec.outcome, spec.weight, spec.fpc)]
     if confidential:
         raise _bad_condition(
+            WHERE,
             f"names the confidential column '{confidential[0]}'; a release cannot leave records out by it, because who "
             "is left out would reveal something about it, as who answered does",
             "name public columns only; where answers are missing, impute them beforehand",
         )
     raise _bad_condition(
+        WHERE,
         f"names column '{private[0]}', which is not public; who belongs to a released survey is published",
         "if who belongs is public knowledge, list the column in survey.universe, or in survey.public",
     )
 
 
-def parse_condition(where: str | None) -> pl.Expr | None:
-    """The row filter of a spec as an expression, or a refusal."""
+def parse_condition(where: str | None, place: str = WHERE) -> pl.Expr | None:
+    """A condition of a spec as an expression, or a refusal; `place` is the setting that has it."""
     if where is None:
         return None
-    _check_words(TOKEN.findall(where))
+    _check_words(TOKEN.findall(where), place)
     try:
         with quiet():
             condition = pl.sql_expr(where)
@@ -70,32 +73,32 @@ def parse_condition(where: str | None) -> pl.Expr | None:
             is_named = not condition.meta.eq(condition.meta.undo_aliases())
             is_many = condition.meta.has_multiple_outputs()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, RecursionError):
-        raise _bad_condition("is not a SQL condition", HOW_TO_WRITE) from None
+        raise _bad_condition(place, "is not a SQL condition", HOW_TO_WRITE) from None
     if is_many or set(columns) - set(_identifiers(where)):  # polars takes "^…$" and * for patterns of columns
-        raise _bad_condition("does not name each of its columns", HOW_TO_WRITE)
+        raise _bad_condition(place, "does not name each of its columns", HOW_TO_WRITE)
     if is_named or len(columns) > MOST_CONDITION_TERMS:
-        raise _bad_condition("has words after the condition, or too many column names", HOW_TO_WRITE)
+        raise _bad_condition(place, "has words after the condition, or too many column names", HOW_TO_WRITE)
     return condition
 
 
-def _check_words(tokens: Sequence[str]) -> None:
+def _check_words(tokens: Sequence[str], place: str) -> None:
     """Stop at comments, at functions that are not listed, and at lists of numbers and text."""
     for token, following in itertools.pairwise([*tokens, ""]):
         if token in ("--", "/*", "$") or (following[:1] == "'" and token.lower() in ("b", "e", "n", "u", "x")):
-            raise _bad_condition("has a comment, or text that is not in plain 'quotes'", HOW_TO_WRITE)
+            raise _bad_condition(place, "has a comment, or text that is not in plain 'quotes'", HOW_TO_WRITE)
         if token.strip('"`')[:1] == "^" or token.lower() in NOT_OF_THE_RECORD:
             raise _bad_condition(
-                "has a pattern of columns, or depends on something other than the record", HOW_TO_WRITE
+                place, "has a pattern of columns, or depends on something other than the record", HOW_TO_WRITE
             )
         called = token.strip('"`').lower() if following == "(" and re.match(r"[\w\"`]", token) else "in"
         if called in AGGREGATES:
             remedy = "compare each record with a figure of your own"
-            raise _bad_condition("has an aggregate, whose value depends on all records", remedy)
+            raise _bad_condition(place, "has an aggregate, whose value depends on all records", remedy)
         if called not in CONDITION_WORDS:
-            raise _bad_condition("calls a function that conditions may not use", HOW_TO_WRITE)
+            raise _bad_condition(place, "calls a function that conditions may not use", HOW_TO_WRITE)
     for items in _lists(tokens):
         if any(item[0] == "'" for item in items) and any(item[0].isdigit() for item in items):
-            raise _bad_condition("has a list of numbers and text together", "write one or the other")
+            raise _bad_condition(place, "has a list of numbers and text together", "write one or the other")
 
 
 def _identifiers(where: str) -> list[str]:
@@ -118,15 +121,22 @@ def condition_columns(condition: pl.Expr | None) -> list[str]:
 
 
 def keep_rows(frame: pl.DataFrame, condition: pl.Expr, file: DataFile) -> pl.DataFrame:
-    """The records for which the condition is true; unknown counts as false, as in SQL."""
+    """The records for which the row filter is true."""
+    return frame.filter(holds(frame, condition, file))
+
+
+def holds(frame: pl.DataFrame, condition: pl.Expr, file: DataFile, place: str = WHERE) -> pl.Series:
+    """For every record whether the condition is true; unknown counts as false, as in SQL."""
     typed = frame.select(comparable(frame[column], file) for column in condition_columns(condition))
     mask = _truth(typed, condition)
     if mask is None or mask.dtype != pl.Boolean or len(mask) not in (1, frame.height):
-        raise _misfit(typed.clear(), condition)
+        raise _misfit(typed.clear(), condition, place)
     mask = mask.fill_null(value=False)
-    if len(mask) == frame.height:
-        return frame.filter(mask)
-    return frame if mask.item() else frame.clear()
+    return (
+        mask
+        if len(mask) == frame.height
+        else pl.Series("keep", [mask.item()]).extend_constant(mask.item(), frame.height - 1)
+    )
 
 
 def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series | None:
@@ -138,7 +148,7 @@ def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series | None:
         return None
 
 
-def _misfit(empty: pl.DataFrame, condition: pl.Expr) -> SurveyError:
+def _misfit(empty: pl.DataFrame, condition: pl.Expr, place: str) -> SurveyError:
     """The error for a condition that does not fit its columns; it names the column at fault where that can be found.
 
     A column is at fault if the condition can be computed once its text is taken as numbers, or its numbers as text.
@@ -146,25 +156,25 @@ def _misfit(empty: pl.DataFrame, condition: pl.Expr) -> SurveyError:
     for size in range(1, 1 + min(empty.width, MOST_SUSPECTS)) if _truth(empty, condition) is None else ():
         for suspects in itertools.combinations(empty.columns[:MOST_SUSPECTS], size):
             if _truth(empty.with_columns(_other_type(empty[name]) for name in suspects), condition) is not None:
-                return _wrong_type(suspects[0], empty.schema[suspects[0]])
+                return _wrong_type(suspects[0], empty.schema[suspects[0]], place)
     remedy = "compare numbers with numbers and text with text in 'quotes'"
-    return _bad_condition(f"does not fit the columns it names ({', '.join(empty.columns) or 'none'})", remedy)
+    return _bad_condition(place, f"does not fit the columns it names ({', '.join(empty.columns) or 'none'})", remedy)
 
 
 def _other_type(column: pl.Series) -> pl.Series:
     return pl.Series(column.name, [], pl.Float64 if column.dtype == pl.String else pl.String)
 
 
-def _wrong_type(column: str, dtype: pl.DataType) -> SurveyError:
+def _wrong_type(column: str, dtype: pl.DataType, place: str) -> SurveyError:
     if dtype == pl.String:
         remedy = (
             "put the value in 'quotes'; if the column is meant to be numbers, list its codes for missing answers in "
             "survey.missing, or write cast(column as double)"
         )
-        return _bad_condition(f"compares column '{column}', which is text, with a number", remedy)
+        return _bad_condition(place, f"compares column '{column}', which is text, with a number", remedy)
     remedy = "write dates as cast('2030-12-31' as date)" if dtype.is_temporal() else "write numbers without 'quotes'"
-    return _bad_condition(f"compares column '{column}', which is not text, with text", remedy)
+    return _bad_condition(place, f"compares column '{column}', which is not text, with text", remedy)
 
 
-def _bad_condition(problem: str, remedy: str) -> SurveyError:
-    return SurveyError("spec", "survey.where", problem, remedy)
+def _bad_condition(place: str, problem: str, remedy: str) -> SurveyError:
+    return SurveyError("spec", place, problem, remedy)

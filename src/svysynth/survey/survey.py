@@ -28,6 +28,7 @@ from svysynth.core.spec import SurveySpec, validate_spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.design import Design, DesignIndex, index_design
+from svysynth.survey.domains import read_domains
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
@@ -78,6 +79,8 @@ class Survey(ABC):
     """The folder for columns of the survey's length that are too long for memory."""
     other: Mapping[str, float] = field(default_factory=dict)
     """For each column: the share of records that count as its level in `survey.other`, being missing or undeclared."""
+    domain: str | None = None
+    """The condition that tables are restricted to; there is a column for it (`domains.py`)."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -269,6 +272,8 @@ def read_survey(
     population_total: float | None = None,
     weight_public: bool = False,
     where: str | None = None,
+    domain: str | None = None,
+    domains: Sequence[str] = (),
     universe: Sequence[str] = (),
     missing: Sequence[str] = (),
     labels: Mapping[str, Mapping[str, str]] | None = None,
@@ -294,6 +299,8 @@ def read_survey(
         "population_total": population_total,
         "weight_public": weight_public,
         "where": where,
+        "domain": domain,
+        "domains": domains,
         "universe": universe,
         "missing": missing,
         "labels": labels or {},
@@ -323,6 +330,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     require_records(frame, "the data", "export the file again")
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
+    domains = list(read_domains(frame, spec, file))
     raw = {name: frame[name] for name in declared_columns(spec)}
     del frame  # each raw column can be freed as soon as it has been converted
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
@@ -344,7 +352,8 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         codes,
         spec.weight_public,
         other=other,
-        frame=pl.DataFrame(columns),
+        domain=spec.domain,
+        frame=pl.DataFrame(columns).with_columns(domains),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey

@@ -43,4 +43,4 @@ class ExactCounts:
         """Estimate and variance for each domain; `domain` gives the domain of each group."""
         sums = sum_domains(self.moments, domain, int(domain.max()) + 1)
         variance = taylor_variance(statistic, self.moments, self.index, domain, sums, lonely)
-        return estimate(statistic, sums.weight, sums.outcome, sums.population), variance
+        return estimate(statistic, sums.weight, sums.outcome, sums.base), variance
