@@ -38,8 +38,7 @@ from svysynth.mechanisms.base import Grid, mechanism_of
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey, prior_of
-from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
-from svysynth.models.sampler import MOST_ROUNDS
+from svysynth.mechanisms.noisy_sums.posterior.fitting import MOST_ROUNDS, fit_measurement, tables_of
 
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
 CHUNK = 10

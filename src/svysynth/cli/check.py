@@ -12,7 +12,9 @@ from rich.text import Text
 from svysynth.cli.console import INTERNAL_STYLE, SpecPath, say, show, warn, with_survey
 from svysynth.core.spec import PrivacySpec, Spec, load_spec
 from svysynth.estimation.tables import tabulate_all
+from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
+from svysynth.privacy.ledger import show as show_ledger
 from svysynth.publishing.report.terminal import INTERNAL
 from svysynth.survey.overview import Overview, overview
 from svysynth.survey.survey import Survey
@@ -78,6 +80,7 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
         **({"domain": _domain(overview, spec.survey.domain)} if spec.survey.domain else {}),
         "tables": ", ".join(table.title for table in spec.requested_tables),
         "privacy": _privacy(spec),
+        **({"budget": _budget(spec.privacy)} if spec.privacy else {}),
     }
     for name, value in lines.items():
         table.add_row(Text(name), Text(value))
@@ -101,6 +104,17 @@ def _privacy(spec: Spec) -> str:
     privacy = spec.privacy
     said = f"{privacy.mechanism}, ε = {privacy.epsilon:g} for {_what(privacy)}; check spends nothing"
     return f"{NOT_DIFFERENTIAL_PRIVACY}: {said} (asymptotic)" if privacy.guarantee == "asymptotic" else said
+
+
+def _budget(privacy: PrivacySpec) -> str:
+    if privacy.budget is None:
+        return "not named (a release needs it)"
+    found = show_ledger(privacy.ledger) if privacy.ledger.exists() else []
+    states = {(state.name, state.accounting): state for state in found}
+    state = states.get((privacy.budget, privacy.accounting))
+    if state is None:
+        return f"{privacy.budget}, which is not open: see `svysynth ledger open --help`"
+    return f"{privacy.budget}: ε = {epsilon_text(state.left)} of {epsilon_text(state.total)} is left"
 
 
 def _what(privacy: PrivacySpec) -> str:

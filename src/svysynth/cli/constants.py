@@ -27,7 +27,8 @@ OUTCOME, SAMPLE, FILE = "Published figures of the outcome", "Published figures o
 RELEASE, SHOWN = "The release", "What to write"
 BOUNDS_LEGEND = (
     "Bias of mean: the bias of the mean of clamped values, as in tables with additive noise. Bias of model: the bias "
-    "of the mean of a distribution fitted to them. Noise grows in proportion to the bounds.\n"
+    "of the mean of a distribution fitted to them. The noise of `laplace` grows in "
+    "proportion to the bounds; that of `fbs` and `fbp` hardly depends on them.\n"
 )
 
 SCALES_LEGEND = (

@@ -41,7 +41,7 @@ def more(
     of multiple imputation. More files make standard errors steadier, not smaller.
 
     With `--by`, the table is made from all draws, with margins and standard errors, as if the release contained it.
-    `--by ""` gives the total alone. FILE is csv or parquet.
+    `--by ""` gives the total alone. FILE is csv, tsv, parquet, dta or sav.
 
     Examples: `svysynth more release/public --files 20 --out more`
 

@@ -70,7 +70,7 @@ class Evidence(Protocol):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """The reasons why the draws cannot be trusted. If there are any, the verdict is not to publish."""
+        """Why the release would be wrong, as sentences without a full stop: the verdict is then not to publish."""
 
     def summary(self) -> Rows:
         """The lines for the summary of the internal report."""

@@ -90,6 +90,11 @@ def examine_bounds(survey: Survey, bounds: BoundsSpec) -> Examined:
     return Examined(tuple(replace(finding, stops=False) for finding in found))
 
 
+def examine_values(survey: Survey) -> list[Finding]:
+    """Advice to the reviewer on outcomes that are no amounts, where nothing in the data may stop a release."""
+    return [replace(finding, stops=False) for finding in _values(survey)]
+
+
 def examine_model(
     survey: Survey, formula: str | None, tables: Sequence[TableSpec], direct: pl.DataFrame | None = None
 ) -> Examined:

@@ -53,6 +53,11 @@ class Verdict:
             found.append(f"the energy is explored too slowly (E-BFMI {self.ebfmi:.2f})")
         return found
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The same as sentences, for a reader who does not know what was diagnosed."""
+        return tuple(f"The draws cannot be trusted: {complaint}" for complaint in self.complaints)
+
 
 def judge(draws: Floats, divergences: int, energy: Floats) -> Verdict:
     """The verdict on draws of shape chain × draw × quantity, and on the energies chain × draw."""

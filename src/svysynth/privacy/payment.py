@@ -13,7 +13,7 @@ from pathlib import Path
 
 from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.spec import PrivacySpec
-from svysynth.privacy.accounting import millionths
+from svysynth.privacy.accounting import epsilon_text, millionths
 from svysynth.privacy.budgets import BudgetState
 from svysynth.privacy.fingerprint import fingerprint
 from svysynth.privacy.guarantee import Guarantee
@@ -36,9 +36,11 @@ def check_budget(privacy: PrivacySpec, guarantee: Guarantee, folder: Path) -> No
     if state is None:
         remedy = "open it once with `svysynth ledger open SPEC --total EPSILON`, or correct privacy.budget"
         raise SurveyError("spec", place, f"is not open for {privacy.accounting} in '{privacy.ledger.name}'", remedy)
-    if state.left < millionths(guarantee.charged or 0.0):
+    due = millionths(guarantee.charged or 0.0)
+    if state.left < due:
         remedy = "use a smaller privacy.epsilon, or release nothing more; `svysynth ledger show SPEC` lists the charges"
-        raise SurveyError("spec", place, "has less left than privacy.epsilon asks for", remedy)
+        problem = f"has less left (ε = {epsilon_text(state.left)}) than privacy.epsilon asks for ({epsilon_text(due)})"
+        raise SurveyError("spec", place, problem, remedy)
     _verify_beside(privacy.ledger, folder)
 
 

@@ -84,11 +84,11 @@ def judge_release(
     budget: BudgetState | None,
     others: Sequence[Reason] = (),
 ) -> ReleaseVerdict:
-    """The verdict from the comparison of `beside`, earlier findings, complaints of the diagnostics, and the budget."""
+    """The verdict from the comparison of `beside`, earlier findings, complaints of the mechanism, and the budget."""
     reasons = [
         *others,
         *(Reason("do not publish" if finding.stops else "look closer", finding.line()) for finding in findings),
-        *(Reason("do not publish", f"The draws cannot be trusted: {complaint}.") for complaint in complaints),
+        *(Reason("do not publish", f"{complaint}.") for complaint in complaints),
         *_of_tables(compared),
         *_of_degrees(compared),
         *_of_budget(budget),

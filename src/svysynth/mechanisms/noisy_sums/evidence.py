@@ -31,12 +31,12 @@ class MeasurementEvidence:
         """Failed diagnostics of the draws, and noisy histograms that do not fit the model."""
         shapes = (("outcome", self.fitted.outcome_shape), ("weight", self.fitted.weight_shape))
         found = [
-            f"the noisy histogram of the {name} does not fit the model: their distance is {shape.distance:.2f}, while "
-            f"noise and chance explain up to {shape.by_chance:.2f}"
+            f"The model does not have the shape of the {name}: its noisy histogram is {shape.distance:.2f} from the "
+            f"model's, while noise and chance explain up to {shape.by_chance:.2f}"
             for name, shape in shapes
             if shape is not None and not shape.fits
         ]
-        return (*self.fitted.verdict.complaints, *found)
+        return (*self.fitted.verdict.warnings, *found)
 
     def summary(self) -> Rows:
         """No lines: the section says everything."""

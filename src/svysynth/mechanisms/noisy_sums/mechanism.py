@@ -65,7 +65,7 @@ from svysynth.mechanisms.noisy_sums.published import (
     weights_parquet,
 )
 from svysynth.mechanisms.noisy_sums.requirements import bounds_of, constants_of, privacy_of, unmet_requirements
-from svysynth.mechanisms.suitability import Examined, examine_bounds
+from svysynth.mechanisms.suitability import Examined, examine_bounds, examine_values
 from svysynth.mechanisms.synthetic_files import file_names
 from svysynth.models.base import CovariancePrior, make_model
 from svysynth.privacy.guarantee import Guarantee, measured, measured_records
@@ -151,10 +151,11 @@ class NoisySums(Mechanism):
             raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """Advice to the reviewer: bounds that cut off data, columns that determine the outcome, an unchecked model."""
+        """Advice to the reviewer: no amounts, bounds that cut off data, columns that tell answers, unchecked models."""
         found = examine_bounds(survey, bounds_of(spec))
         added = [] if constants_of(spec) is None else [UNCHECKED]
-        return replace(found, findings=(*found.findings, *undeclared(survey, spec.survey), *added))
+        own = (*examine_values(survey), *found.findings, *undeclared(survey, spec.survey), *added)
+        return replace(found, findings=own)
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
         """ε for a respondent changed; ε/2 for one blanked out or, with whole records protected, for taking part."""

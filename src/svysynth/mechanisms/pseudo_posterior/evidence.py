@@ -40,14 +40,14 @@ class CalibrationEvidence:
     @property
     def complaints(self) -> tuple[str, ...]:
         """The failed diagnostics of the final fit."""
-        return tuple(self.calibration.fit.verdict.complaints)
+        return self.calibration.fit.verdict.warnings
 
     def summary(self) -> Rows:
         """Whether the diagnostics passed, and how much of the target was used."""
         share = percent(self.calibration.largest_bound / self.calibration.target, 1)
-        passed = self.calibration.fit.verdict.passed
+        complaints = self.calibration.fit.verdict.complaints
         return [
-            ("Diagnostics", "passed" if passed else "; ".join(self.complaints)),
+            ("Diagnostics", "; ".join(complaints) or "passed"),
             ("Largest weighted bound", f"{self.calibration.largest_bound:.4g}, {share} of the target"),
         ]
 

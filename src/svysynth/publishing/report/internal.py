@@ -15,6 +15,7 @@ import polars as pl
 from svysynth.core.engine import block_slices
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
+from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import NOTHING, decimals, figure, percent
 from svysynth.mechanisms.base import Evidence, Plot, Rows, Section
@@ -60,7 +61,8 @@ def internal_page(
         misfit_rows=_misfit_rows(review.examined.misfit),
         contents=[section.contents for section in sections],
         sections=list(map(render_section, sections)),
-        scatter=_scatter(survey, synthetic) if synthetic.surveys else None,
+        smoothed=bool(synthetic.surveys) and UNSMOOTHED in synthetic.surveys[0].schema,
+        scatter=_scatter(survey, synthetic, release.spec.survey.transform) if synthetic.surveys else None,
         utility=_utility_plot(comparisons),
         comparisons=comparisons,
         alike=alike,
@@ -117,7 +119,7 @@ def _misfit_rows(misfit: Misfit | None) -> Rows:
     ]
 
 
-def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
+def _scatter(survey: Survey, synthetic: Synthetic, transform: Transform) -> Image:
     """Outcome against weight: confidential, as the model drew them, and smoothed."""
     first = synthetic.surveys[0]
     some, drawn = chosen(len(survey)), chosen(len(first))
@@ -134,7 +136,7 @@ def _scatter(survey: Survey, synthetic: Synthetic) -> Image:
     else:
         panels.append(("Synthetic", y, first.weights.take(drawn)))
         alt = "Outcome against weight in the confidential sample, and in synthetic file 1."
-    return scatters(panels, survey.outcome, "weight", alt, log=survey.transform == "log", highlight=0)
+    return scatters(panels, survey.outcome, "weight", alt, log=transform == "log", highlight=0)
 
 
 # --- utility, cell by cell ---

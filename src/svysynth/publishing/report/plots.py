@@ -245,6 +245,7 @@ def scatters(
             if log:
                 _log_scale(axes, "x", points_x.min(), points_x.max(), widely=True)
             else:
+                axes.set_xlim(*_with_margin(points_x.min(), points_x.max()))
                 _plain_numbers(axes, "x")
             _log_scale(axes, "y", points_y.min(), points_y.max())
         for axes in all_axes[1:]:
@@ -326,6 +327,12 @@ def _plain_numbers(axes: Axes, name: str) -> None:
     axis = getattr(axes, f"{name}axis")
     axis.set_major_locator(MaxNLocator(5))
     axis.set_major_formatter(_formatter())
+
+
+def _with_margin(low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis, with a little room beyond the points."""
+    room = 0.03 * (high - low) or 1.0
+    return float(low) - room, float(high) + room
 
 
 def _log_scale(axes: Axes, name: str, low: float, high: float, *, widely: bool = False) -> None:

@@ -33,12 +33,15 @@ from svysynth.mechanisms.noisy_sums.posterior.shape_check import Shape, compare_
 from svysynth.models.base import CovariancePrior
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.records import design_matrix
-from svysynth.models.sampler import MOST_ROUNDS, draw_from
+from svysynth.models.sampler import draw_from
 
 MAIN_EFFECT = 1.0
 """The prior standard deviation of a level's effect about the centre, in scales."""
 COEFFICIENT = 2.0
 """The prior standard deviation of a formula's coefficient, in scales; it may be the difference of two levels."""
+
+MOST_ROUNDS = 24
+"""Rounds for which chains are run on until their diagnostics pass: many, because the measurement is paid for."""
 
 
 @outlined
