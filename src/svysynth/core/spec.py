@@ -14,7 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.core.formula import parse_formula
 from svysynth.core.registry import Accounting, Promise, find_mechanism, mechanism_names, promises_of
-from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats, numbered
+from svysynth.core.spec_replicates import ReplicatesSpec
+from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 from svysynth.core.spec_text import parse_text, read_text
 from svysynth.core.transforms import Transform
 
@@ -24,7 +25,6 @@ Scheme = Literal["inverse", "linear", "reweighted"]
 Smoothing = Literal["full", "paper"]
 Protected = Literal["answers", "record"]
 Scales = Literal["histograms", "standin"]
-ReplicateMethod = Literal["brr", "fay", "jk1", "jkn", "bootstrap", "successive-difference"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 StandardErrors = Literal["full", "paper"]
 """How standard errors come from synthetic files: from unsmoothed weights, or from smoothed ones as in the paper."""
@@ -40,30 +40,6 @@ TIDY_COLUMNS = (
 """The columns of a table: no public column may have one of these names."""
 MICRODATA_COLUMNS = ("id", "weight", "weight_unsmoothed")
 """The columns that a synthetic file has besides its outcome, public columns and strata."""
-
-
-class ReplicatesSpec(Section):
-    """`[survey.replicates]`: replicate weights that come with the file, and how their spread is a variance."""
-
-    weights: Annotated[tuple[Name, ...], Field(min_length=2, strict=False), BeforeValidator(numbered)]
-    method: ReplicateMethod
-    rho: Annotated[float, Field(ge=0, lt=1)] | None = None
-    scale: Positive | None = None
-    scales: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(strict=False)] = ()
-    center: Literal["estimate", "mean"] = "estimate"
-
-    @model_validator(mode="after")
-    def _the_method_has_its_constants(self) -> Self:
-        no_repeats(self.weights, "replicates.weights")
-        if (self.method == "fay") != (self.rho is not None):
-            raise clash("'replicates.rho' is for method = 'fay', which needs it")
-        if (self.method == "jkn") != bool(self.scales):
-            raise clash("'replicates.scales' is for method = 'jkn', which needs one for each weight")
-        if self.scales and len(self.scales) != len(self.weights):
-            raise clash("'replicates.scales' must have as many numbers as there are replicate weights")
-        if self.scale is not None and self.method not in ("jk1", "bootstrap"):
-            raise clash("'replicates.scale' is for method = 'jk1' or 'bootstrap'")
-        return self
 
 
 class SurveySpec(Section):

@@ -93,7 +93,13 @@ for (name in names(files)) {
       if (!any(domain)) next
       for (a in levels_a) for (b in levels_b) for (statistic in c("count", "total", "mean", "proportion")) {
         inside <- (a == "All" | data$a == a) & (b == "All" | data$b == b)
-        value <- suppressWarnings(estimate(design, domain, inside, statistic))
+        # R leaves replicates out in which nobody is left to average, and warns; here such a standard error is missing
+        discarded <- FALSE
+        value <- withCallingHandlers(estimate(design, domain, inside, statistic), warning = function(w) {
+          discarded <<- discarded || grepl("discarded", conditionMessage(w))
+          invokeRestart("muffleWarning")
+        })
+        if (discarded) value[2] <- NA
         values[[length(values) + 1]] <- data.frame(
           design = name, mse = mse, domain = text, statistic = statistic, a = a, b = b, estimate = value[1], se = value[2],
           df = degf(subset(design, domain))
