@@ -1,11 +1,14 @@
 """Tables from replicate weights of the file agree with R's `svrepdesign` (`golden/replicate_weights/make.R`)."""
 
+import shutil
+
 import polars as pl
 import pytest
 
 import places
 import svysynth
 from golden_survey import STATISTICS, assert_agrees
+from svysynth.cli.main import main
 from svysynth.core.spec_replicates import numbered
 
 GOLDEN = places.GOLDEN / "replicate_weights"
@@ -70,3 +73,51 @@ def test_what_is_no_replication_is_one_clear_error(settings, words):
 def test_another_variance_contradicts_the_file_s_own():
     with pytest.raises(svysynth.SurveyError, match=r"estimation\.variance: contradicts survey\.replicates"):
         svysynth.tabulate(read("jk1"), "a", estimation=svysynth.EstimationSpec(variance="jackknife"))
+
+
+SPEC = """
+[survey]
+data = "jk1.csv"
+outcome = "y"
+weight = "w"
+public = ["a", "b"]
+transform = "identity"
+population_total = 6000
+
+[survey.replicates]
+weights = "r1-r15"
+method = "jk1"
+{privacy}
+[[tables]]
+by = "a"
+"""
+PRIVACY = """
+[privacy]
+mechanism = "laplace"
+guarantee = "global"
+epsilon = 3
+budget = "b"
+bounds = { outcome = [200, 1000], weight = [1, 100] }
+"""
+
+
+def test_commands_use_them_and_a_release_refuses_them_before_the_charge(tmp_path, capsys):
+    shutil.copy(GOLDEN / "jk1.csv", tmp_path)
+    path = tmp_path / "s.toml"
+    path.write_text(SPEC.format(privacy=""))
+    assert run("check", path) == 0
+    assert "15 (jk1)" in capsys.readouterr().out
+    assert run("tables", path, "--out", tmp_path / "t.csv") == 0
+    expected = svysynth.tabulate(read("jk1"), "a")
+    assert pl.read_csv(tmp_path / "t.csv")["se"].to_list() == pytest.approx(expected["se"].to_list())
+    path.write_text(SPEC.format(privacy=PRIVACY))
+    capsys.readouterr()
+    assert run("release", path, "--out", tmp_path / "r") == 1
+    assert "survey.replicates: releases cannot use replicate weights" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def run(*words):
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    return left.value.code
