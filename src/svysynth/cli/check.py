@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from svysynth.cli.console import INTERNAL_STYLE, SpecPath, say, show, warn, with_survey
-from svysynth.core.spec import PrivacySpec, Spec, load_spec
+from svysynth.core.spec import PrivacySpec, Spec, SurveySpec, load_spec
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
@@ -71,6 +71,7 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
         "records": f"{overview.records:,}",
         "strata": f"{overview.strata:,} ({survey.strata})" if survey.strata else "none",
         "clusters": f"{overview.clusters:,} ({survey.cluster})" if overview.clusters else "none",
+        **({"replicate weights": _replicates(survey)} if survey.replicates else {}),
         "degrees of freedom": f"{overview.degrees_of_freedom:,}",
         "cells": cells,
         "smallest cell": f"{overview.smallest_cell:,} record{'s' if overview.smallest_cell > 1 else ''}",
@@ -85,6 +86,11 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
     for name, value in lines.items():
         table.add_row(Text(name), Text(value))
     return table
+
+
+def _replicates(survey: SurveySpec) -> str:
+    assert survey.replicates is not None
+    return f"{len(survey.replicates.weights):,} ({survey.replicates.method})"
 
 
 def _domain(overview: Overview, condition: str) -> str:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_type
 from svysynth.core.formula import parse_formula
 from svysynth.core.registry import Accounting, Promise, find_mechanism, mechanism_names, promises_of
+from svysynth.core.spec_replicates import ReplicatesSpec
 from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 from svysynth.core.spec_text import parse_text, read_text
 from svysynth.core.transforms import Transform
@@ -54,6 +55,7 @@ class SurveySpec(Section):
     fpc: Name | None = None
     public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
     population_total: Positive | None = None
+    replicates: ReplicatesSpec | None = None
     where: Name | None = None
     domain: Name | None = None
     domains: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
@@ -75,6 +77,9 @@ class SurveySpec(Section):
             columns = getattr(self, role)
             if set(confidential) & set([columns] if isinstance(columns, str) else columns or ()):
                 raise clash(f"'{role}' names a column that is also the outcome, the weight or the fpc")
+        weights = set(self.replicates.weights) if self.replicates else set()
+        if weights & {*confidential, *self.public, *self.universe, self.strata, self.cluster}:
+            raise clash("'replicates.weights' names a column that has another role")
         if self.cluster and self.cluster == self.strata:
             raise clash("'cluster' and 'strata' name the same column")
         for column, labels in self.labels.items():

@@ -25,6 +25,7 @@ from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments, compute_moments
 from svysynth.estimation.replicates import Replicates, make_replicates
 from svysynth.estimation.statistics import DomainSums, estimate, sum_domains
+from svysynth.estimation.supplied_replicates import SuppliedReplicates
 from svysynth.estimation.utility import has_error
 from svysynth.survey.columns import ALL
 from svysynth.survey.design import DesignIndex
@@ -86,14 +87,17 @@ def tabulate_all(
     require_public(survey, columns)
     own = [domain_columns(table, survey) for table in tables]
     crossed = (*columns, *dict.fromkeys(column for found in own for column in found))
-    survey.index.refuse_lonely(estimation.lonely)
-    if replicates is None and estimation.variance != "taylor":
+    if survey.replicates is None:
+        survey.index.refuse_lonely(estimation.lonely)
+    if replicates is None and survey.replicates is None and estimation.variance != "taylor":
         replicates = make_replicates(survey.index, estimation, Streams.from_system())
     sizes = [len(survey.levels(column)) for column in crossed]
     moments = _one_pass(survey, crossed, crossing(sizes), by_psu=replicates is not None)
     levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
-    variance: _Linearized | _Replicated
-    if replicates is None:
+    variance: _Variance
+    if replicates is None and survey.replicates is not None:
+        variance = SuppliedReplicates.of(survey, survey.replicates, crossed, moments, estimation)
+    elif replicates is None:
         variance = _Linearized(moments, survey.index, estimation.lonely, scaled)
     else:
         variance = _Replicated.of(moments, replicates, scaled)
@@ -191,6 +195,9 @@ class _Replicated:
         return min(own, len(self.replicates) - 1)
 
 
+_Variance = _Linearized | _Replicated | SuppliedReplicates
+
+
 def _units_less_strata(unit: Integers, index: DesignIndex) -> int:
     """The number of sampling units that occur, minus the number of their strata: R's `degf` of a subset."""
     units = np.unique(unit)
@@ -257,7 +264,7 @@ def _estimates(
     moments: Moments,
     domains: Sequence[Integers],
     rows: int,
-    variance: _Linearized | _Replicated,
+    variance: _Variance,
     in_base: Booleans | None,
 ) -> tuple[Floats, Floats, Integers]:
     """Estimate, variance and number of records for every row; zeros, or NaN for a mean, where there are no records.

@@ -60,6 +60,15 @@ DOMAIN = Finding(
 )
 
 
+REPLICATES = Finding(
+    "survey.replicates",
+    "releases cannot use replicate weights of the file",
+    "synthetic files could not carry them, and standard errors would be those of another design",
+    "make direct tables with `svysynth tables`; leave survey.replicates out only if strata describe the design",
+    stops=True,
+)
+
+
 def refuse(findings: Sequence[Finding]) -> None:
     """Raise the first finding that stops a release; the message counts the others."""
     stopping = [finding for finding in findings if finding.stops]

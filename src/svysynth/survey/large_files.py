@@ -66,6 +66,8 @@ def undivided_design(spec: Spec) -> str | None:
         return "estimation.variance"
     if spec.survey.domains:
         return "domain"
+    if spec.survey.replicates:
+        return "survey.replicates"
     return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
 
 

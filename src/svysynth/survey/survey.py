@@ -25,6 +25,7 @@ from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import SurveySpec, validate_spec
+from svysynth.core.spec_replicates import ReplicatesSpec
 from svysynth.core.transforms import Transform
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.design import Design, DesignIndex, index_design
@@ -81,6 +82,8 @@ class Survey(ABC):
     """For each column: the share of records that count as its level in `survey.other`, being missing or undeclared."""
     domain: str | None = None
     """The condition that tables are restricted to; there is a column for it (`domains.py`)."""
+    replicates: ReplicatesSpec | None = None
+    """Replicate weights that came with the file, from which variances are made; there is a column for each."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -270,6 +273,7 @@ def read_survey(
     fpc: str | None = None,
     transform: Transform = "log",
     population_total: float | None = None,
+    replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
     weight_public: bool = False,
     where: str | None = None,
     domain: str | None = None,
@@ -300,6 +304,7 @@ def read_survey(
         "weight_public": weight_public,
         "where": where,
         "domain": domain,
+        "replicates": replicates,
         "domains": domains,
         "universe": universe,
         "missing": missing,
@@ -335,7 +340,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     del frame  # each raw column can be freed as soon as it has been converted
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
-    for name in (spec.outcome, spec.weight, spec.fpc):
+    for name in (spec.outcome, spec.weight, spec.fpc, *(spec.replicates.weights if spec.replicates else ())):
         if name:
             columns[name] = numbers(raw.pop(name), file)
     for name in spec.public:
@@ -353,6 +358,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         spec.weight_public,
         other=other,
         domain=spec.domain,
+        replicates=spec.replicates,
         frame=pl.DataFrame(columns).with_columns(domains),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later

@@ -1,0 +1,85 @@
+"""Supplied replicates: variances from replicate weights that came with a file, as those of R's `svrepdesign`.
+
+The variance of an estimate q is Σ_r s_r(q_r − q)², with s_r of the method (`core/spec_replicates.py`), or about the
+mean of the q_r where the spec says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec import EstimationSpec, Statistic
+from svysynth.core.spec_replicates import ReplicatesSpec
+from svysynth.estimation.moments import Moments
+from svysynth.estimation.statistics import DomainSums, estimate
+from svysynth.survey.survey import Survey
+
+DEPENDENT = 1e-5
+"""Replicate weights of which less than this part is left beside the others add no degree of freedom, as in R."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class SuppliedReplicates:
+    """Σw and Σwy of every finest cell in every replicate."""
+
+    survey: Survey
+    spec: ReplicatesSpec
+    group: Integers
+    """For each group of the moments its cell, numbered as the rows of the sums."""
+    record: Integers
+    """For each record its cell, numbered likewise."""
+    weight: Floats
+    outcome: Floats
+
+    @classmethod
+    def of(
+        cls, survey: Survey, spec: ReplicatesSpec, crossed: Sequence[str], moments: Moments, estimation: EstimationSpec
+    ) -> SuppliedReplicates:
+        """From one pass over the records for each replicate."""
+        if estimation.variance != "taylor":
+            remedy = "leave estimation.variance out: the replicate weights of the file say how variances are made"
+            raise SurveyError("spec", "estimation.variance", "contradicts survey.replicates", remedy)
+        present, group = np.unique(moments.cell, return_inverse=True)
+        record = np.searchsorted(present, np.asarray(survey.cell_index(crossed)))
+        outcome = np.asarray(survey.outcome_values)
+        weights = [np.asarray(survey.values(name)) for name in spec.weights]
+        sums = [group_sums(record, len(present), weight) for weight in weights]
+        totals = [group_sums(record, len(present), weight * outcome) for weight in weights]
+        return cls(survey, spec, group, record, np.stack(sums, axis=1), np.stack(totals, axis=1))
+
+    def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
+        """The variance of a statistic for each domain; NaN where a replicate has no records to average."""
+        of_cell = np.empty(len(self.weight), np.int64)
+        of_cell[self.group] = domain
+        added = np.zeros((2, len(sums.count), len(self.spec.weights)))
+        np.add.at(added[0], of_cell, self.weight)
+        np.add.at(added[1], of_cell, self.outcome)
+        base = self.weight if sums.in_base is None else self.weight[np.unique(self.group[sums.in_base])]
+        replicated = estimate(statistic, added[0], added[1], base.sum(axis=0))
+        scales = np.array(self.spec.factors)
+        if self.spec.center == "mean":
+            center = replicated[:, scales > 0].mean(axis=1)
+        else:
+            center = estimate(statistic, sums.weight, sums.outcome, sums.base)
+        return np.asarray((replicated - center[:, np.newaxis]) ** 2 @ scales)
+
+    def degrees_of_freedom(self, in_base: Booleans | None) -> int:
+        """The rank of the replicate weights, minus one: R's `degf`; in a domain, of the records inside."""
+        inside = slice(None) if in_base is None else np.isin(self.record, np.unique(self.group[in_base]))
+        columns = (np.asarray(self.survey.values(name))[inside] for name in self.spec.weights)
+        basis: list[Floats] = []
+        for column in columns:
+            left = column.astype(float)
+            for _ in range(2):  # once more, for rounding
+                for one in basis:
+                    left = left - one * (one @ left)
+            if np.linalg.norm(left) > DEPENDENT * np.linalg.norm(column):
+                basis.append(left / np.linalg.norm(left))
+        return max(len(basis) - 1, 0)
