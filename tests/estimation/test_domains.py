@@ -74,7 +74,7 @@ def test_domains_of_the_survey_and_of_a_table_meet():
     survey = read("stratified", domain="w > 20", domains=["b = 'b1'"])
     met = svysynth.tabulate(survey, "a", ["count", "mean", "proportion"], domain="b = 'b1'")
     assert_frame_equal(met.drop("table"), both.drop("table"))
-    assert met["table"][0] == "a (b = 'b1')"
+    assert met["table"][0] == "a (b = 'b1') (w > 20)"
 
 
 def test_a_domain_is_no_filter():
@@ -145,10 +145,10 @@ def test_commands_show_domains_and_a_release_refuses_them_before_the_charge(tmp_
     assert "w > 20 (" in capsys.readouterr().out
     assert run("tables", path, "--out", tmp_path / "t.csv") == 0
     tables = pl.read_csv(tmp_path / "t.csv")
-    assert tables["table"].unique(maintain_order=True).to_list() == ["a (y > 1000)", "b"]
+    assert tables["table"].unique(maintain_order=True).to_list() == ["a (y > 1000) (w > 20)", "b (w > 20)"]
     survey = read("stratified", domain="w > 20", domains=["y > 1000"])
     expected = svysynth.tabulate(survey, "a", domain="y > 1000")
-    assert tables.filter(table="a (y > 1000)")["se"].to_list() == pytest.approx(expected["se"].to_list())
+    assert tables.filter(table="a (y > 1000) (w > 20)")["se"].to_list() == pytest.approx(expected["se"].to_list())
     path.write_text(SPEC.format(privacy=PRIVACY))
     capsys.readouterr()
     assert run("release", path, "--out", tmp_path / "r") == 1
@@ -156,6 +156,24 @@ def test_commands_show_domains_and_a_release_refuses_them_before_the_charge(tmp_
     assert "domain: releases cannot restrict tables to a domain" in err
     assert "survey.public" in err
     assert not (tmp_path / "r").exists()
+
+
+def test_domains_that_do_not_meet_are_refused():
+    survey = read("stratified", domain="b = 'b1'", domains=["b = 'b2'"])
+    with pytest.raises(svysynth.SurveyError, match="has no record inside its domain and that of the survey"):
+        svysynth.tabulate(survey, "a", domain="b = 'b2'")
+
+
+@pytest.mark.parametrize("where", ['domain = "w > 20"', 'where = "w > 20"'])
+def test_a_frontier_from_public_constants_looks_at_nothing_confidential(tmp_path, capsys, where):
+    """Who is inside, or left in, by a confidential column would show in its figures."""
+    shutil.copy(DESIGNS / "stratified.csv", tmp_path)
+    spec = SPEC.format(privacy=PRIVACY + "\n[standin]\nmean = 1500\nspread = 500\n")
+    spec = spec.replace('domain = "y > 1000"\n', "").replace('domain = "w > 20"', where)
+    (tmp_path / "s.toml").write_text(spec)
+    assert run("frontier", tmp_path / "s.toml", "--out", tmp_path / "f", "--standin") == 1
+    assert "domain: releases" in (err := capsys.readouterr().err) or "names the confidential column 'w'" in err
+    assert not (tmp_path / "f").exists()
 
 
 def run(*words):

@@ -101,6 +101,25 @@ bounds = { outcome = [200, 1000], weight = [1, 100] }
 """
 
 
+def test_the_spec_cannot_ask_for_another_variance(tmp_path, capsys):
+    shutil.copy(GOLDEN / "jk1.csv", tmp_path)
+    (tmp_path / "s.toml").write_text(SPEC.format(privacy='[estimation]\nvariance = "jackknife"'))
+    assert run("tables", tmp_path / "s.toml") == 1
+    assert "'estimation.variance' contradicts 'survey.replicates'" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("error")
+def test_replicates_without_weight_have_no_standard_error():
+    frame = pl.read_csv(GOLDEN / "jk1.csv").with_columns(
+        r1=pl.lit(0.0), r2=pl.col("r3") * pl.col("y").rank().mod(2) - 1
+    )
+    replicates = {"weights": "r1-r15", "method": "jk1"}
+    roles = {"outcome": "y", "weight": "w", "public": ["a", "b"], "transform": "identity"}
+    found = svysynth.tabulate(svysynth.read_survey(frame, replicates=replicates, **roles), "a", STATISTICS)
+    assert found.filter(statistic="mean")["se"].null_count() > 0
+    assert found.filter(statistic="count")["se"].null_count() == 0
+
+
 def test_commands_use_them_and_a_release_refuses_them_before_the_charge(tmp_path, capsys):
     shutil.copy(GOLDEN / "jk1.csv", tmp_path)
     path = tmp_path / "s.toml"

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from svysynth.cli.console import INTERNAL_STYLE, SpecPath, say, show, warn, with_survey
+from svysynth.core.errors import SurveyError
 from svysynth.core.spec import PrivacySpec, Spec, SurveySpec, load_spec
-from svysynth.estimation.tables import tabulate_all
+from svysynth.estimation.tables import refuse_lonely, tabulate_all
 from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.ledger import show as show_ledger
@@ -39,7 +40,7 @@ def show_design(spec: Spec) -> None:
 
 
 def _show_design(survey: Survey, spec: Spec) -> None:
-    survey.index.refuse_lonely(spec.estimation.lonely)
+    refuse_lonely(survey, spec.estimation)
     say(INTERNAL, INTERNAL_STYLE)
     show(render_overview(overview(survey), spec))
     for finding in _findings(survey, spec):
@@ -71,8 +72,11 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
         "records": f"{overview.records:,}",
         "strata": f"{overview.strata:,} ({survey.strata})" if survey.strata else "none",
         "clusters": f"{overview.clusters:,} ({survey.cluster})" if overview.clusters else "none",
-        **({"replicate weights": _replicates(survey)} if survey.replicates else {}),
-        "degrees of freedom": f"{overview.degrees_of_freedom:,}",
+        **(
+            {"replicate weights": _replicates(survey)}
+            if survey.replicates
+            else {"degrees of freedom": f"{overview.degrees_of_freedom:,}"}
+        ),
         "cells": cells,
         "smallest cell": f"{overview.smallest_cell:,} record{'s' if overview.smallest_cell > 1 else ''}",
         "sum of weights": f"{overview.sum_of_weights:,.1f}",
@@ -115,7 +119,10 @@ def _privacy(spec: Spec) -> str:
 def _budget(privacy: PrivacySpec) -> str:
     if privacy.budget is None:
         return "not named (a release needs it)"
-    found = show_ledger(privacy.ledger) if privacy.ledger.exists() else []
+    try:
+        found = show_ledger(privacy.ledger) if privacy.ledger.exists() else []
+    except SurveyError:
+        return f"{privacy.budget}, whose ledger cannot be read: see `svysynth ledger verify`"
     states = {(state.name, state.accounting): state for state in found}
     state = states.get((privacy.budget, privacy.accounting))
     if state is None:

@@ -48,7 +48,7 @@ def frontier(
     repeats: Annotated[
         int, typer.Option(min=1, max=20, help="How many times each mechanism is tried at each ε and m.")
     ] = 5,
-    seed: Annotated[int | None, seed_option("Repeat the same random numbers.")] = None,
+    seed: Annotated[int | None, seed_option("Repeat the same draws; noise on tables stays the system's.")] = None,
 ) -> None:
     """Compare the utility of several mechanisms at several ε. For internal use; nothing is charged.
 
@@ -78,7 +78,11 @@ def _run(
 ) -> None:
     keep_compiled_programs()
     from svysynth.evaluation import frontier as study
+    from svysynth.mechanisms.findings import private_filter, refuse, whatever_the_mechanism
 
+    if standin:  # whoever is left out, by what is confidential, would show in the figures
+        refuse(private_filter(spec.survey))
+    refuse(whatever_the_mechanism(spec.survey))
     survey = survey_from_file(spec.survey)
     if standin and spec.standin is not None:
         survey = study.make_standin(survey, spec.standin, streams)

@@ -1,4 +1,4 @@
-"""Outline: the text shown for an object that holds data: its class, its fields and their sizes, and never a value.
+"""Safe repr: the text shown for an object that holds data: its class, its fields and their sizes, and never a value.
 
 A notebook shows the last line of a cell, a debugger every local variable, a log whatever is written to it. So
 `@outlined` decorates every dataclass and named tuple that has arrays, frames or columns, or a number from them.

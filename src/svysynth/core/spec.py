@@ -323,6 +323,12 @@ class Spec(Section):
         return self
 
     @model_validator(mode="after")
+    def _the_file_s_replicates_are_the_variance(self) -> Self:
+        if self.survey.replicates is not None and self.estimation.variance != "taylor":
+            raise clash("'estimation.variance' contradicts 'survey.replicates', which says how variances are made")
+        return self
+
+    @model_validator(mode="after")
     def _the_formula_can_be_parsed(self) -> Self:
         if self.model.formula is not None:
             try:

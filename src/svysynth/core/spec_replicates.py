@@ -37,7 +37,7 @@ class ReplicatesSpec(Section):
     method: ReplicateMethod
     rho: Annotated[float, Field(ge=0, lt=1)] | None = None
     scale: Positive | None = None
-    scales: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(strict=False)] = ()
+    scales: Annotated[tuple[Annotated[float, Field(ge=0, lt=1e60)], ...], Field(strict=False)] = ()
     center: Literal["estimate", "mean"] = "estimate"
 
     @model_validator(mode="after")

@@ -17,8 +17,9 @@ from scipy.linalg import hadamard
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, VarianceMethod
+from svysynth.core.spec import EstimationSpec, Statistic, VarianceMethod
 from svysynth.core.streams import Streams
+from svysynth.estimation.statistics import DomainSums, estimate
 from svysynth.survey.design import DesignIndex
 
 BLOCK = 256
@@ -165,3 +166,19 @@ def _shuffled_within(order: Integers, index: DesignIndex, generator: np.random.G
     """The PSUs in the order of their strata, in random order within each."""
     ranks = np.lexsort((generator.random(len(order)), index.psu_stratum[order]))
     return order[ranks]
+
+
+def replicate_estimates(
+    statistic: Statistic, cell: Integers, weight: Floats, outcome: Floats, domain: Integers, sums: DomainSums
+) -> Floats:
+    """A statistic of each domain in each replicate, from Σw and Σwy of the finest cells (cell × replicate).
+
+    `cell` and `domain` are those of each group. NaN where a replicate has no records to average.
+    """
+    of_cell = np.empty(len(weight), np.int64)
+    of_cell[cell] = domain
+    added = np.zeros((2, len(sums.count), weight.shape[1]))
+    np.add.at(added[0], of_cell, weight)
+    np.add.at(added[1], of_cell, outcome)
+    base = weight if sums.in_base is None else weight[np.unique(cell[sums.in_base])]
+    return estimate(statistic, added[0], added[1], base.sum(axis=0))

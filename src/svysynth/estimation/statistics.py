@@ -63,7 +63,8 @@ def estimate(statistic: Statistic, weight: Floats, outcome: Floats, base: Floats
             with np.errstate(invalid="ignore", divide="ignore"):
                 return outcome / weight
         case "proportion":
-            return weight / base
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return weight / base
 
 
 @outlined

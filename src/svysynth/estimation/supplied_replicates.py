@@ -17,6 +17,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, Statistic
 from svysynth.core.spec_replicates import ReplicatesSpec
 from svysynth.estimation.moments import Moments
+from svysynth.estimation.replicates import replicate_estimates
 from svysynth.estimation.statistics import DomainSums, estimate
 from svysynth.survey.survey import Survey
 
@@ -56,30 +57,25 @@ class SuppliedReplicates:
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
         """The variance of a statistic for each domain; NaN where a replicate has no records to average."""
-        of_cell = np.empty(len(self.weight), np.int64)
-        of_cell[self.group] = domain
-        added = np.zeros((2, len(sums.count), len(self.spec.weights)))
-        np.add.at(added[0], of_cell, self.weight)
-        np.add.at(added[1], of_cell, self.outcome)
-        base = self.weight if sums.in_base is None else self.weight[np.unique(self.group[sums.in_base])]
-        replicated = estimate(statistic, added[0], added[1], base.sum(axis=0))
+        replicated = replicate_estimates(statistic, self.group, self.weight, self.outcome, domain, sums)
         scales = np.array(self.spec.factors)
         if self.spec.center == "mean":
             center = replicated[:, scales > 0].mean(axis=1)
         else:
             center = estimate(statistic, sums.weight, sums.outcome, sums.base)
-        return np.asarray((replicated - center[:, np.newaxis]) ** 2 @ scales)
+        found = (replicated - center[:, np.newaxis]) ** 2 @ scales
+        return np.where(np.isfinite(found), found, np.nan)
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
         """The rank of the replicate weights, minus one: R's `degf`; in a domain, of the records inside."""
         inside = slice(None) if in_base is None else np.isin(self.record, np.unique(self.group[in_base]))
-        columns = (np.asarray(self.survey.values(name))[inside] for name in self.spec.weights)
-        basis: list[Floats] = []
-        for column in columns:
-            left = column.astype(float)
-            for _ in range(2):  # once more, for rounding
-                for one in basis:
-                    left = left - one * (one @ left)
-            if np.linalg.norm(left) > DEPENDENT * np.linalg.norm(column):
-                basis.append(left / np.linalg.norm(left))
-        return max(len(basis) - 1, 0)
+        weights = np.stack([np.asarray(self.survey.values(name))[inside] for name in self.spec.weights])
+        size = np.linalg.norm(weights, axis=1)
+        size = np.where(size > 0, size, 1.0)
+        left = (weights @ weights.T) / np.outer(size, size)
+        rank = 0
+        for place in range(len(left)):  # elimination: what is left on the diagonal is the squared rest of a column
+            if left[place, place] > DEPENDENT**2:
+                left = left - np.outer(left[:, place], left[place]) / left[place, place]
+                rank += 1
+        return max(rank - 1, 0)

@@ -23,7 +23,7 @@ from svysynth.core.spec import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments, compute_moments
-from svysynth.estimation.replicates import Replicates, make_replicates
+from svysynth.estimation.replicates import Replicates, make_replicates, replicate_estimates
 from svysynth.estimation.statistics import DomainSums, estimate, sum_domains
 from svysynth.estimation.supplied_replicates import SuppliedReplicates
 from svysynth.estimation.utility import has_error
@@ -87,8 +87,7 @@ def tabulate_all(
     require_public(survey, columns)
     own = [domain_columns(table, survey) for table in tables]
     crossed = (*columns, *dict.fromkeys(column for found in own for column in found))
-    if survey.replicates is None:
-        survey.index.refuse_lonely(estimation.lonely)
+    refuse_lonely(survey, estimation)
     if replicates is None and survey.replicates is None and estimation.variance != "taylor":
         replicates = make_replicates(survey.index, estimation, Streams.from_system())
     sizes = [len(survey.levels(column)) for column in crossed]
@@ -101,17 +100,29 @@ def tabulate_all(
         variance = _Linearized(moments, survey.index, estimation.lonely, scaled)
     else:
         variance = _Replicated.of(moments, replicates, scaled)
-    frames = []
+    frames, known_df = [], dict[tuple[str, ...], int]()
     for table, inside in zip(tables, own, strict=True):
         layout = Layout.of(table, columns, survey)
         positions = [crossed.index(column) for column in inside]
         in_base = (levels[:, positions] == INSIDE).all(axis=1) if inside else None
-        domains, df = list(layout.domains(levels)), variance.degrees_of_freedom(in_base)
+        if in_base is not None and not in_base.any():
+            problem = "has no record inside its domain and that of the survey"
+            raise SurveyError("data", f"table '{table.title}'", problem, "loosen one of them")
+        if tuple(inside) not in known_df:
+            known_df[tuple(inside)] = variance.degrees_of_freedom(in_base)
+        domains, df = list(layout.domains(levels)), known_df[tuple(inside)]
+        title = f"{table.title} ({survey.domain})" if survey.domain else table.title
         for statistic in table.statistics:
             value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance, in_base)
             labels = layout.label_columns(columns)
-            frames.append(finish_table(table.title, statistic, labels, value, squared_error, count, df, estimation))
+            frames.append(finish_table(title, statistic, labels, value, squared_error, count, df, estimation))
     return pl.concat(frames)
+
+
+def refuse_lonely(survey: Survey, estimation: EstimationSpec) -> None:
+    """Stop if a stratum has one unit and the spec does not say what to do; replicate weights of the file know."""
+    if survey.replicates is None:
+        survey.index.refuse_lonely(estimation.lonely)
 
 
 def domain_columns(table: TableSpec, survey: Survey) -> list[str]:
@@ -180,12 +191,7 @@ class _Replicated:
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
         """The variance of a statistic for each domain; NaN where a replicate has no records to average."""
-        domain_of_cell = np.empty(len(self.weight), np.int64)
-        domain_of_cell[self.cell] = domain
-        weight = _add_rows(self.weight, domain_of_cell, len(sums.count))
-        outcome = _add_rows(self.outcome, domain_of_cell, len(sums.count))
-        base = self.weight if sums.in_base is None else self.weight[np.unique(self.cell[sums.in_base])]
-        replicated = estimate(statistic, weight, outcome, base.sum(axis=0))
+        replicated = replicate_estimates(statistic, self.cell, self.weight, self.outcome, domain, sums)
         return self.replicates.variance(replicated, estimate(statistic, sums.weight, sums.outcome, sums.base))
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
@@ -354,9 +360,3 @@ def crossing(sizes: Sequence[int]) -> int:
     if cells > MOST_CELLS:
         raise SurveyError("spec", "tables", "cross too many levels", "use fewer columns in 'by'")
     return cells
-
-
-def _add_rows(values: Floats, group: Integers, groups: int) -> Floats:
-    total = np.zeros((groups, values.shape[1]))
-    np.add.at(total, group, values)
-    return total

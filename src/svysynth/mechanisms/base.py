@@ -24,7 +24,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.findings import CLUSTERS, DOMAIN, REPLICATES, Finding, private_filter
+from svysynth.mechanisms.findings import Finding, private_filter, whatever_the_mechanism
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
@@ -232,11 +232,11 @@ def find_public(spec: Spec) -> list[Finding]:
     """What speaks against a release from the spec alone, before the data are read."""
     if spec.privacy is None:
         return []
-    own = mechanism_of(spec.privacy).find_public(spec)
-    survey = spec.survey
-    shared = [*([CLUSTERS] if survey.cluster else []), *([DOMAIN] if survey.domains else [])]
-    shared += [REPLICATES] if survey.replicates else []
-    return [*shared, *own, *private_filter(survey)]
+    return [
+        *whatever_the_mechanism(spec.survey),
+        *mechanism_of(spec.privacy).find_public(spec),
+        *private_filter(spec.survey),
+    ]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:

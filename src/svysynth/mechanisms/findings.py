@@ -69,6 +69,14 @@ REPLICATES = Finding(
 )
 
 
+def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
+    """What no mechanism can take into account, of a spec or of a survey."""
+    cluster = survey.cluster if isinstance(survey, SurveySpec) else survey.design.cluster
+    domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
+    found = (cluster, CLUSTERS), (domains, DOMAIN), (survey.replicates, REPLICATES)
+    return [finding for declared, finding in found if declared]
+
+
 def refuse(findings: Sequence[Finding]) -> None:
     """Raise the first finding that stops a release; the message counts the others."""
     stopping = [finding for finding in findings if finding.stops]

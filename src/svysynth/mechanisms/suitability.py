@@ -22,7 +22,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import MOST_BY_COLUMNS, BoundsSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
-from svysynth.mechanisms.findings import CLUSTERS, LAPLACE, Finding, refuse
+from svysynth.mechanisms.findings import LAPLACE, Finding, refuse, whatever_the_mechanism
 from svysynth.mechanisms.model_fit import Misfit, measure_misfit, simulate_misfit
 from svysynth.mechanisms.pseudo_posterior.calibration import LARGEST_LEVEL, Calibration
 from svysynth.models.base import Model
@@ -100,7 +100,7 @@ def examine_model(
 ) -> Examined:
     """Find out whether FBS and FBP can represent the distribution of these data."""
     found = [
-        *([CLUSTERS] if survey.design.cluster else []),
+        *whatever_the_mechanism(survey),
         *_weights(survey),
         *_copies(survey),
         *_values(survey),
@@ -119,8 +119,7 @@ def refuse_unsuitable(model: Model, survey: Survey, formula: str | None) -> None
     """Refuse what `calibrate` refuses in Python: a model that does not fit counts and means by all public columns."""
     if model.traits.normal:
         refuse(examine_model(survey, formula, [_whole_table(survey)]).findings)
-    elif survey.design.cluster:
-        refuse([CLUSTERS])
+    refuse(whatever_the_mechanism(survey))
 
 
 def refuse_misfit(fit: Fit, survey: Survey, streams: Streams) -> None:
