@@ -26,6 +26,7 @@ from svysynth.core.streams import Streams
 from svysynth.mechanisms.noisy_sums.posterior import confidential_weights as posterior
 from svysynth.mechanisms.noisy_sums.posterior import misfit as priors
 from svysynth.mechanisms.noisy_sums.posterior.confidential_weights import NoisyModel, noise_is_mixed
+from svysynth.mechanisms.noisy_sums.posterior.fitting import MOST_ROUNDS
 from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import NoisyStatistics
 from svysynth.models.fbp import FBP
 from svysynth.models.fbs import FBS
@@ -180,7 +181,7 @@ def ranks(prior, simulations, seed, believed=1.0):
         statistics = NoisyStatistics(*map(as_arrays, simulated))
         statistics = statistics._replace(noise=tuple(believed * noise for noise in statistics.noise))
         model = NoisyModel(PRIORS[prior], True, "log", noise_is_mixed(statistics))
-        drawn, verdict = draw_from(model, statistics, Streams.seeded(number), 995, "x")
+        drawn, verdict = draw_from(model, statistics, Streams.seeded(number), 995, "x", MOST_ROUNDS)
         mixed, failed = mixed + model.mixed, failed + (not verdict.passed)
         thinned = {name: np.asarray(drawn[name])[::5][:DRAWS] for name in NAMES}
         found.append(np.concatenate([(thinned[name] < true[name]).sum(axis=0) for name in NAMES]))
