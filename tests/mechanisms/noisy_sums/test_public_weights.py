@@ -170,7 +170,7 @@ def test_whole_records_are_not_protected_with_public_weights(tmp_path):
 def test_counts_and_proportions_are_those_of_the_direct_tables(frame, strata):
     survey = public_survey(frame, strata=strata)
     measurement, facts = measured(survey)
-    drawn = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS).drawn
+    drawn = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS, rounds=4).drawn
     found = tables_of(drawn, measurement, facts, TABLES, EstimationSpec())
     direct = svysynth.tabulate(survey, by=["region", "sex"], statistics=["count", "mean", "total", "proportion"])
     exact = pl.col("statistic").is_in(["count", "proportion"])
@@ -192,7 +192,7 @@ def test_with_little_noise_means_go_with_the_weights(transform, prior):
     """Outcomes go with the weights: a plain mean of the records is more than 3 standard errors off the weighted one."""
     survey = public_survey()
     measurement, facts = measured(survey, 2000.0, transform=transform)
-    fitted = fit_measurement(measurement, facts, prior, None, 400, STREAMS)
+    fitted = fit_measurement(measurement, facts, prior, None, 400, STREAMS, rounds=4)
     found = tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec())
     direct = svysynth.tabulate(survey, by=["region", "sex"], statistics=["count", "mean", "total", "proportion"])
     whole = (pl.col("region") == "All") & (pl.col("sex") == "All") & (pl.col("statistic") == "mean")
@@ -236,7 +236,7 @@ def published(survey):
 
 def test_measurement_weights_and_draws_come_back_from_what_is_published():
     measurement, facts = measured(public_survey())
-    drawn = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS).drawn
+    drawn = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS, rounds=4).drawn
     text = measurement_json(measurement, facts)
     again, public = read_measurement(text, read_weights(weights_parquet(facts.weights)))
     assert measurement_json(again, public) == text
@@ -254,7 +254,7 @@ def test_measurement_weights_and_draws_come_back_from_what_is_published():
 
 def maker(frame=None, draws=400, **roles):
     measurement, facts = measured(public_survey(frame, **roles))
-    drawn = fit_measurement(measurement, facts, FBS(), None, draws, STREAMS).drawn
+    drawn = fit_measurement(measurement, facts, FBS(), None, draws, STREAMS, rounds=4).drawn
     return FileMaker(drawn, measurement, facts, 77, "income", roles.get("strata", "area"))
 
 
