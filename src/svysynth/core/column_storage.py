@@ -66,11 +66,12 @@ class Stored:
         """The numbers of some records, read one by one."""
         return np.asarray(np.memmap(self.path, self.dtype, "r", shape=(self.length,))[positions])
 
-    def write(self, start: int, values: npt.NDArray[Any]) -> None:
-        """Write numbers from a given position on."""
+    def write(self, start: int, *pieces: npt.NDArray[Any]) -> None:
+        """Write numbers from a given position on, one piece after the other."""
         with self.path.open("r+b") as file:
             file.seek(start * np.dtype(self.dtype).itemsize)
-            file.write(np.ascontiguousarray(values, self.dtype).data)
+            for values in pieces:
+                file.write(np.ascontiguousarray(values, self.dtype).data)
 
 
 @outlined

@@ -57,11 +57,18 @@ def group_sums(group: Integers, groups: int, values: npt.ArrayLike) -> Floats:
     return np.asarray(np.bincount(group, np.asarray(values, np.float64), minlength=groups), np.float64)
 
 
-def whole_sums(group: Integers, groups: int, values: Integers, largest: int) -> Integers:
-    """Σ values within each group, exactly; no value is beyond ±largest.
+def whole_sums(group: Integers, groups: int, values: Floats, largest: int) -> Integers:
+    """Σ values within each group, exactly: values are whole numbers, none of them beyond ±largest.
 
     Sums are computed in floats, which represent whole numbers up to 2⁵³ exactly: no partial sum may exceed that.
     """
     if len(values) * largest > MOST_WHOLE:
         raise ValueError("too many records for exact sums")
     return np.bincount(group, values, minlength=groups).astype(np.int64)
+
+
+def whole_product(one: Floats, other: Floats, largest: int) -> int:
+    """Σ one·other, exactly: both are whole numbers, and no product is beyond ±largest."""
+    if len(one) * largest > MOST_WHOLE:
+        raise ValueError("too many records for exact sums")
+    return int(np.einsum("i,i", one, other))  # in this thread, where BLAS would start others

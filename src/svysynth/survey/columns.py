@@ -82,7 +82,7 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
         raise SurveyError(
             "data", column, f"{of_records(extreme, len(series))} infinite or absurdly large", "correct them"
         )
-    return number.rechunk()
+    return number
 
 
 def _number_text(series: pl.Series, file: DataFile) -> pl.Series:

@@ -46,8 +46,8 @@ from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_f
 
 MOST_IN_MEMORY = 2_000_000
 """The most records of a survey that is read as a whole."""
-BLOCKS_A_READ = 10
-"""How many blocks are read from Parquet at a time: about 650,000 records."""
+BLOCKS_A_READ = 16
+"""How many blocks are read from Parquet at a time: about a million records."""
 READS_A_CORE = 2
 """How many such pieces each core has at a time, because polars waits for memory and files."""
 MOST_BITS = 22
@@ -200,7 +200,7 @@ class _Numbers:
             problem = f"{error.problem} (in rows {rows.start + 1:,} to {rows.stop:,} of the file)"
             raise SurveyError(error.kind, error.place, problem, error.remedy) from None
         for name, column in self.columns.items():
-            column.write(start, found[name].to_numpy())
+            column.write(start, *(chunk.to_numpy() for chunk in found[name].get_chunks()))
         self.place.write(start, group)
 
 

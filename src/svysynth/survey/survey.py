@@ -342,7 +342,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     columns, codes = {}, {}
     for name in (spec.outcome, spec.weight, spec.fpc, *(spec.replicates.weights if spec.replicates else ())):
         if name:
-            columns[name] = numbers(raw.pop(name), file)
+            columns[name] = numbers(raw.pop(name), file).rechunk()
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
     for name in tuple(raw):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import svysynth
 from svysynth.core import engine
-from svysynth.core.engine import BLOCK, LOCAL, Local
+from svysynth.core.engine import BLOCK, BLOCKS_A_SUM, LOCAL, Local
 from svysynth.core.errors import SurveyError
-from svysynth.core.grouping import whole_sums
+from svysynth.core.grouping import whole_product, whole_sums
 from svysynth.core.spec import BoundsSpec, EstimationSpec, TableSpec
 from svysynth.mechanisms.noise import OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.implied_tables import (
@@ -161,6 +161,17 @@ def test_sums_within_cells_are_exact_up_to_the_largest_numbers_of_a_block():
     assert whole_sums(np.array([0, 0]), 1, np.array([2**52, -(2**52) + 1]), 2**52).tolist() == [1]
     with pytest.raises(ValueError, match="too many records"):
         whole_sums(np.zeros(3, int), 1, np.zeros(3, int), 2**52)
+
+
+def test_products_are_exact_up_to_the_largest_numbers_that_are_added_up_together():
+    """Each sum is odd, so that it would be rounded if it were not kept exactly."""
+    count = BLOCKS_A_SUM * BLOCK - 1
+    one, other = np.full(count, float(LARGEST)), np.full(count, float(LARGEST))
+    one[-1] = other[-1] = 1
+    assert whole_product(one, other, LARGEST**2) == (count - 1) * LARGEST**2 + 1
+    assert whole_product(one, -other, LARGEST**2) == -(count - 1) * LARGEST**2 - 1
+    with pytest.raises(ValueError, match="too many records"):
+        whole_product(np.zeros(3), np.zeros(3), 2**52)
 
 
 def test_bands_are_closed_below_and_take_what_lies_outside():

@@ -158,6 +158,7 @@ def floats_in_the_sum(monkeypatch):
     own = counting.bounded
     monkeypatch.setattr(counting, "bounded", lambda values, reach: own(values, reach) + 0.25)
     monkeypatch.setattr(measuring, "whole_sums", lambda cell, cells, values, _: np.bincount(cell, values, cells))
+    monkeypatch.setattr(measuring, "whole_product", lambda one, other, _: one @ other)
 
 
 def noise_used_again(monkeypatch):

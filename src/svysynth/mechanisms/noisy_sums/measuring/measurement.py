@@ -37,6 +37,7 @@ histograms.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -44,7 +45,7 @@ import numpy as np
 
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import sum_blocks
-from svysynth.core.grouping import Integers, whole_sums
+from svysynth.core.grouping import Floats, Integers, whole_product, whole_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec
 from svysynth.core.transforms import Transform
@@ -315,7 +316,8 @@ class _Sums:
         t, v = self.answers(piece)
         first, second = whole = whole_numbers(t, v, self.scaling)
         weighted = weighted_numbers(t, v, self.scaling, self.answers.transform, self.both)
-        squares = np.array([first @ first, first @ second, second @ second])
+        pairs = (first, first), (first, second), (second, second)
+        squares = np.array([whole_product(one, other, LARGEST**2) for one, other in pairs])
         cell = self.cell[piece]
         return _by_cell(whole, cell, self.cells), squares, _by_cell(weighted, cell, self.cells)
 
@@ -337,9 +339,11 @@ class _SumsOfOutcomes:
         first = outcome_numbers(t, self.scaling)
         score = self.scores(v, cell)
         weighted = weighted_numbers(t, v, self.scaling, self.answers.transform, both=False)
-        squares = np.array([first @ first, first @ score][: 1 + self.scores.vary])
-        return _by_cell(first[None], cell, self.cells), squares, _by_cell(weighted, cell, self.cells)
+        largest = LARGEST * max(LARGEST, self.scores.largest)
+        others = (first, score)[: 1 + self.scores.vary]
+        squares = np.array([whole_product(first, other, largest) for other in others])
+        return _by_cell([first], cell, self.cells), squares, _by_cell(weighted, cell, self.cells)
 
 
-def _by_cell(whole: Integers, cell: Integers, cells: int) -> Integers:
+def _by_cell(whole: Iterable[Floats], cell: Integers, cells: int) -> Integers:
     return np.stack([whole_sums(cell, cells, values, LARGEST) for values in whole], axis=1)

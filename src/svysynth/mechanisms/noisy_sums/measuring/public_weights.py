@@ -137,12 +137,12 @@ class Scores:
         """The largest score, in whole numbers."""
         return largest_score(self.step)
 
-    def __call__(self, v: Floats, cell: Integers) -> Integers:
+    def __call__(self, v: Floats, cell: Integers) -> Floats:
         """The score of each record, in whole numbers."""
         if not self.vary:
-            return np.zeros(len(v), np.int64)
+            return np.zeros(len(v))
         score = (v - self.middle[cell]) / (self.spread * self.step)
-        return np.rint(np.clip(score, -self.largest, self.largest)).astype(np.int64)
+        return np.rint(np.clip(score, -self.largest, self.largest))
 
 
 def largest_score(step: float) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from svysynth.core.column_storage import Column
-from svysynth.core.grouping import Floats, Integers
+from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import BoundsSpec
 from svysynth.core.transforms import Transform, transformed
@@ -55,34 +55,34 @@ def _clamped(values: Floats, low: float, high: float) -> Floats:
     return found
 
 
-def outcome_numbers(t: Floats, scaling: Scaling) -> Integers:
+def outcome_numbers(t: Floats, scaling: Scaling) -> Floats:
     """T of each record, with the bound on |T| alone."""
     return np.asarray(bounded([scaling.outcome.of(t)], scaling.reach)[0])
 
 
-def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Integers:
+def whole_numbers(t: Floats, v: Floats, scaling: Scaling) -> Floats:
     """T and V of each record."""
     return bounded([scaling.outcome.of(t), scaling.weight.of(v)], scaling.reach)
 
 
-def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transform, both: bool) -> Integers:
+def weighted_numbers(t: Floats, v: Floats, scaling: Scaling, transform: Transform, both: bool) -> Floats:
     """Y and U of each record, or Y alone."""
     found = weighted_excess(t, v, scaling, transform)
     return bounded(found if both else found[:1], largest_excess(scaling, transform, both))
 
 
-def bounded(values: Sequence[Floats], reach: float) -> Integers:
+def bounded(values: Sequence[Floats], reach: float) -> Floats:
     """Whole numbers whose absolute values add up to LARGEST at most, whatever the floats: the bound is enforced last.
 
-    Rounded floats are whole numbers below 2³¹, and so are their sums, so both are exact.
+    Rounded floats are whole numbers below 2³¹, and so are their sums, so both are exact. They stay floats, which
+    represent whole numbers of this size exactly and are added up faster than integers.
     """
-    whole, size = np.empty((len(values), len(values[0])), np.int64), np.zeros(len(values[0]))
+    whole, size = np.empty((len(values), len(values[0]))), np.zeros(len(values[0]))
     for row, scaled in zip(whole, values, strict=True):
         scaled *= LARGEST / reach
-        np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=scaled)
-        row[:] = scaled
-        size += np.abs(scaled, out=scaled)
-    far = np.flatnonzero(~(size <= LARGEST))  # also NaN, which has become the least integer
-    found = np.maximum(whole[:, far], -int(FARTHEST))
+        np.rint(np.clip(scaled, -FARTHEST, FARTHEST, out=scaled), out=row)
+        size += np.abs(row, out=scaled)
+    far = np.flatnonzero(~(size <= LARGEST))  # also NaN, which counts as the least number
+    found = np.nan_to_num(whole[:, far], nan=-FARTHEST).astype(np.int64)
     whole[:, far] = np.sign(found) * (np.abs(found) * LARGEST // np.abs(found).sum(axis=0))
     return whole
