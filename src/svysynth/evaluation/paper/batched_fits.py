@@ -1,4 +1,4 @@
-"""Batched fits: the fits of many replicates of the simulation in one program on JAX's device, a graphics processor.
+"""Batched fits: the fits of many replicates of the simulation in one program on JAX's device, for graphics processors.
 
 Each replicate needs the same computations as in `repeated.replicate`, which makes one fit after another. Here the fits
 that unfinished replicates request (as an `Order`) are computed a batch at a time, and finished replicates are

@@ -80,7 +80,7 @@ class Plan:
     ceiling: float = 1.0
     """The largest weight α of a record."""
     shift: float = 0.0
-    """What is added to every weight before the ceiling applies."""
+    """What is added to every weight α before the ceiling applies."""
     lognormal: bool = False
     """Whether FBP's bounds are those of the lognormal density of π."""
     intercept: bool = False
