@@ -1,10 +1,10 @@
-"""Measures the pass that finds the bounds of the records, beside the fastest that the machine could do it.
+"""Times the pass that finds the bounds of all records, and compares it with the least time that the machine needs.
 
 With S draws and n records, any method that leaves out no draws computes S·n terms of five multiplications with
 additions each, and moves 28 bytes a record: t, v, the cell and the bound. The floor is the time for the terms at the
 speed of a matrix product, or the time for moving the records at the speed of a copy, whichever is longer. Absolute
 values and maxima are not counted, because processors can compute them in parallel with the multiplications. The machine
-may be shared, so the processor time of one thread is compared with processor time; other times are wall-clock times.
+may be shared, so processor times are used with one thread; with more threads the times are wall-clock times.
 
     python bench/run.py --only bounds --device gpu
 """
@@ -55,7 +55,7 @@ def make_design() -> np.ndarray:
 
 
 def make_draws(records: int, draws: int = DRAWS) -> dict[str, jax.Array]:
-    """Random draws that scatter about as much as a posterior of so many records."""
+    """Random draws with about the spread of a posterior from this many records."""
     generator = np.random.default_rng(1)
     spread = 1 / np.sqrt(records)
     root = np.linalg.cholesky([[0.16, -0.096], [-0.096, 0.31]])
@@ -80,7 +80,7 @@ def make_records(rows: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def fastest(function: Callable[[], object], runs: int = 3, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of the fastest run, after a first one that compiles."""
+    """Seconds of the fastest run, after a first run, which compiles."""
     function()
     seconds = []
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""Times a calibrated release from a frame in memory, for comparison with one fit by rstan, and the release of the demo.
+"""Times a calibrated release from a frame in memory, to compare with one fit by rstan, and the demo's release.
 
 A release here consists of reading, all fits, bounds, calibration, three synthetic surveys and their tables by field and
 gender.
@@ -66,7 +66,7 @@ def release(frame: pl.DataFrame, total: float, model: str, seed: int):
 
 
 def time_releases(model: str, records: int) -> None:
-    """Time a release of each frame, with a seed each; the first frame is also released beforehand, to compile."""
+    """Time a release of each frame, each with its own seed; a first release, which compiles, does not count."""
     if records == 1_000:
         population = make_population(Streams.seeded(1))
         samples = [draw_sample(population, Streams.seeded(1), index).frame for index in range(SAMPLES)]
@@ -96,7 +96,7 @@ def time_releases(model: str, records: int) -> None:
 
 
 def wait(spec: str, out: str) -> None:
-    """Time the command by the clock, from the start of its process to the end."""
+    """Measure the wall-clock time of the command, from the start of its process to its end."""
     command = [sys.executable, "-m", "svysynth", "release", spec, "--seed", "1", "--out", out]
     start = time.perf_counter()
     subprocess.run(command, capture_output=True, check=True, env=os.environ)

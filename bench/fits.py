@@ -1,4 +1,4 @@
-"""Compares one fit of FBS and of FBP with rstan and NumPyro: time, effective draws and peak memory.
+"""Compares one fit of FBS and of FBP by svysynth, rstan and NumPyro: time, effective draws and peak memory.
 
 Records are a sample of any size from the simulated population, with replacement. svysynth runs four chains on the
 integrated density; its time includes statistics, sampling and diagnostics. The other tools fit the same model and
@@ -69,7 +69,7 @@ def write(folder: Path, records: int) -> None:
 
 
 def with_svysynth(folder: Path, name: str) -> None:
-    """Time fits by svysynth: the best run, after a first one that compiles."""
+    """Time fits by svysynth: the best run, after a first run, which compiles."""
     import svysynth
     from svysynth.core.streams import Streams
     from svysynth.models.fbp import FBP
@@ -84,14 +84,14 @@ def with_svysynth(folder: Path, name: str) -> None:
         start = time.perf_counter()
         found = fit({"fbs": FBS(), "fbp": FBP()}[name], records, np.ones(len(t)), Streams.seeded(seed))
         seconds = time.perf_counter() - start
-        assert found.verdict.passed, "a fit that fails may stop early: its seconds would flatter"
+        assert found.verdict.passed, "a fit that fails its diagnostics may stop early, so its time would be too short"
         runs.append((seconds, effective_draws(found.draws, name, CHAINS), found.verdict.divergences))
     seconds, effective, divergences = min(runs[1:])
     answer(seconds=seconds, effective_draws=effective, divergences=divergences, version=svysynth.__version__)
 
 
 def with_numpyro(folder: Path, name: str) -> None:
-    """Time one fit by NumPyro, less the seconds of the compiler."""
+    """Time one fit by NumPyro, without the seconds of the compiler."""
     import jax
     import jax.monitoring
     from numpyro.infer import MCMC, NUTS

@@ -3,17 +3,17 @@
     python bench/noisy_sums.py OUT --keep FOLDER --population paper|CPS1988|CPSSW8|apipop --records 1000 10000
         --methods fbs fbp "asymptotic fbs" "asymptotic fbp" laplace --epsilon 3 10.8 --replicates 200
 
-ε is for blanked answers, or with --protect record for taking part; for changed answers or records it is twice as large.
-Noise on the tables (laplace) has one ε for both, and is run with twice the ε given. The program writes a CSV with a row
-for each sample size, method, ε, statistic and class of cells. The row has coverage, median length and RMSE over the
-sample's own, standard error over RMSE, how many fits passed their diagnostics, and in how many releases the private
-check of the model's shape had no objection. With --weight-public weights are declared public, and ε is for the outcome
-alone. With --files there are further rows (kind: files) for the results that a user gets from the given number of
-synthetic files by the rules of multiple imputation. Results are kept in the folder --keep, and a run that was stopped
-continues from there.
+ε is for answers that are blanked out or, with --protect record, for taking part in the survey; for changed answers or
+records it is twice as large. Noise on the tables (laplace) has one ε for both, and is run with twice the ε given. The
+program writes a CSV with a row for each sample size, method, ε, statistic and class of cells. The row has coverage,
+median length and RMSE as ratios to the sample's own, standard error over RMSE, how many fits passed their diagnostics,
+and in how many releases the private check of the model's shape had no objection. With --weight-public weights are
+declared public, and ε is for the outcome alone. With --files there are further rows (kind: files) for the results that
+a user gets from the given number of synthetic files by the rules of multiple imputation. Results are kept in the folder
+--keep, and a run that was stopped continues from there.
 
-A release has 1,000 draws, from chains that are run on until their diagnostics pass, in up to four rounds. For thousands
-of samples --draws 250 --rounds 1 is enough to measure coverage, but tells little about diagnostics.
+A release has 1,000 draws, from chains that are continued until their diagnostics pass, in up to 24 rounds. For
+thousands of samples --draws 250 --rounds 1 is enough to measure coverage, but tells little about diagnostics.
 """
 
 import argparse
@@ -72,7 +72,7 @@ SALARY = [
 
 
 def paper_population(generator):
-    """The population of the paper's simulation: lognormal salaries, and sizes for sampling that go with them."""
+    """The population of the paper's simulation: lognormal salaries, and size measures that are correlated with them."""
     rows = [
         pl.DataFrame({"stratum": [f"f{i}"] * n, "group": [f"g{j}"] * n, "mean": [float(SALARY[i][j])] * n})
         for i in range(8)
@@ -85,7 +85,7 @@ def paper_population(generator):
 
 
 def real_population(name, folder, generator):
-    """A real file as a population; sizes for sampling go with the answers, as in the paper's simulation."""
+    """A real file as a population; size measures are correlated with the answers, as in the paper's simulation."""
     frame = pl.read_csv(Path(folder) / f"{name}.csv", infer_schema_length=None)
     if name == "CPS1988":
         frame = frame.select(stratum=pl.col("region"), group=pl.col("ethnicity"), y=pl.col("wage"))
@@ -142,7 +142,7 @@ class Study:
 
     @property
     def bounds(self):
-        """The public bounds: the outcome's as known beforehand, the weights' a factor of 20 about their mean."""
+        """The public bounds: the outcome's as known beforehand, the weights' a factor of 20 around their mean."""
         population, outcome = self.frame_and_bounds
         mean_weight = len(population) / self.records
         return BoundsSpec(outcome=outcome, weight=(mean_weight / 20, mean_weight * 20))
@@ -164,7 +164,7 @@ class Study:
         ]
 
     def noisy_sums(self, survey, model, epsilon, streams):
-        """Tables made with the code of a release, and with `files` the tables from synthetic files."""
+        """Tables made with the code of a release and, if `files` is set, the tables from synthetic files."""
         noise = StudyNoise(streams)
         measurement, facts = measure_survey(survey, self.protect, TABLES, self.bounds, "log", 2 * epsilon, noise)
         fitted = fit_measurement(
@@ -204,7 +204,7 @@ class Study:
 
 
 def some(study, case, epsilon, replicates, path):
-    """Do the work of one process and keep the result in a file."""
+    """Run one method on some replicates, and keep the result in a file."""
     if not path.exists():
         frames = [frame for replicate in replicates for frame in study.one(case, epsilon, replicate)]
         part = path.with_suffix(".part")
@@ -289,7 +289,7 @@ def class_of(table):
 
 
 def summary(study, case, paths, sample_paths):
-    """Coverage, length and errors of one case in each class of cells."""
+    """Coverage, length and errors of one case, as means over each class of cells."""
     records, method, epsilon = case
     table = study.one("sample", 0.0, 0)[0]
     direct = svysynth.tabulate(study.survey(0), by=["stratum", "group"])

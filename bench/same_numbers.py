@@ -1,7 +1,7 @@
-"""Checks whether a change of the code left every number as it was, by seeded releases and a study before and after.
+"""Checks whether a change of the code leaves every number the same, by seeded releases and a study before and after.
 
-    python bench/same_numbers.py make BEFORE     # on the code as it was
-    python bench/same_numbers.py make AFTER      # on the code as it is
+    python bench/same_numbers.py make BEFORE     # with the code before the change
+    python bench/same_numbers.py make AFTER      # with the code after the change
     python bench/same_numbers.py compare BEFORE AFTER
 
 `make` runs the command line on a part of the demo's survey: a release by each mechanism, two of them also on a Dask
@@ -88,7 +88,7 @@ def compare(before, after):
 
 
 def contents(folder):
-    """Every file's bytes without the folder's own path; not the frontier's picture, whose identifiers are random."""
+    """Every file's bytes without the folder's own path, except the frontier's picture, which has random identifiers."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name + path.suffix != "frontier.svg"]
     own = str(folder.resolve()).encode()
     return {path.relative_to(folder): path.read_bytes().replace(own, b"") for path in paths}

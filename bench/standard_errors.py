@@ -5,8 +5,9 @@
 Samples are from the paper's simulation, by default with 1,000 records, ε = 10.8 and three files. Every sample is
 calibrated once. Its draws are used with and without the bias correction for the weights α, and its tables are made with
 both settings of `standard_errors`. The program writes a CSV with a row for each of these combinations, statistic and
-class of cells. The row has coverage and median length of 95% intervals, RMSE over the sample's own, and the standard
-error (root mean square, and median) over RMSE. Replicates are kept in a folder beside OUT until all are made.
+class of cells. The row has coverage and median length of 95% intervals, the ratio of RMSE to the sample's own, and the
+ratio of the standard error (root mean square, and median) to RMSE. Replicates are kept in a folder beside OUT until all
+are made.
 """
 
 import argparse

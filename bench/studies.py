@@ -1,4 +1,4 @@
-"""Measures how many replicates of a study are made a minute: in one process, in two, and with Dask.
+"""Measures how many replicates of a study are made per minute: in one process, in two, and with Dask.
 
 Other rows of `results/studies.csv`, for a graphics processor for instance, are entered by hand and are kept.
 """
@@ -27,7 +27,7 @@ def measure() -> None:
 
 
 def throughput(folder: str, options: list[str]) -> None:
-    """Time runs of different length; in the difference the time to start a run cancels."""
+    """Time runs with different numbers of replicates; in the difference the time to start a run cancels."""
     seconds = []
     for goal in (4, 4 + FEW, 4 + FEW + FEW + REPLICATES):
         command = ["study", "simulation", "--replicates", str(goal), "--out", folder, *options]

@@ -1,10 +1,10 @@
-"""The long audits: 10,000 pairs exactly, and whole releases under attack, on the page docs/audit.md.
+"""The long audits: exact audits of 10,000 pairs of samples, and attacks on whole releases. Writes docs/audit.md.
 
     python bench/study_of_audits.py
     python bench/study_of_audits.py --pairs 20 --runs 2 --out FOLDER
 
-`--runs` is how many releases are made in each world at each ε. Measures lower bounds on ε beside what is claimed: none
-may exceed its claim. The page's last part, which people wrote, stays as it is.
+`--runs` is how many releases are made of each of the two surveys at each ε. The program measures lower bounds on ε: no
+bound may exceed the ε that is claimed. The last part of the page, which is written by hand, stays as it is.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ def criteria(exact, sampled):
     yield kinds == 2, f"{kinds} guarantees are judged exactly, not 2"
     for row in judged.iter_rows(named=True):
         where = f"{row['guarantee']}, {row['neighbours']} neighbours, {row['relation']}"
-        yield row["holds"], f"{where}: more is told than the claim, ε = {row['claim']:g}"
+        yield row["holds"], f"{where}: the privacy loss exceeds the claim, ε = {row['claim']:g}"
     for row in sampled.iter_rows(named=True):
         where = f"{row['mechanism']}, {row['attack']}"
         yield row["holds"], f"{where}: the lower bound {row['lower bound']:.3f} exceeds the claim, ε = {row['claim']:g}"
 
 
-# --- mechanisms of which ε is known ---
+# --- mechanisms whose ε is known ---
 
 
 def randomised_response(epsilon, runs, generator):
-    """A bit that is told truly with odds e^ε."""
+    """A bit that is reported truthfully with odds e^ε."""
     lie = 1 / (1 + np.exp(epsilon))
     return tuple((generator.random((runs, 1)) < share).astype(float) for share in (1 - lie, lie))
 
@@ -98,7 +98,7 @@ def tight_bound(name, epsilon):
 
 
 def page(exact, sampled, pairs, runs, seconds):
-    """The page in Markdown: what was attacked, how, and with which results."""
+    """The page in Markdown: what was attacked, in which way, and the results."""
     exact_rows = "\n".join(exact_row(row) for row in exact.iter_rows(named=True))
     sampled_rows = "\n".join(sampled_row(row) for row in sampled.iter_rows(named=True))
     tight_rows = "\n".join(tight_row(name) for name in TIGHT)
@@ -148,28 +148,32 @@ generated.
 """
 EXACT = """
 There are {pairs:,} pairs of samples of 5 to 20 records. Every other pair is adversarial: all records but one lie in one
-or two places, and that record is far off, has an extreme weight, or is among the others. Global: the noise of tables,
-and all that noisy sums measure, at ε = 1. For each pair the audit divides how far the measured sums move by the scale
-of their noise; the table shows the largest such ratio over the pairs, which is the smallest ε that holds with δ = 0.
-Asymptotic: the paper's mechanism at Δ_α = 1.8 with one draw, for a model of two parameters on a grid of 2673 points.
-For three values of δ the table shows the largest over the pairs of the smallest ε with which (ε, δ) holds in both
-directions. It also shows the largest δ at the claimed ε, and the share of pairs for which this δ exceeds 0.001. The
-asymptotic mechanism does not promise a bound for every data set, so its results are not judged, and its ratio at δ = 0
-depends on the grid, as the likelihood has no bound. "inf" is beyond what a float can hold.
+or two places, and that record is far off, has an extreme weight, or is among the others. The rows *global* are about
+the noise of tables, and about all that noisy sums measure, at ε = 1. For each pair the audit divides how far the
+measured sums move by the scale of their noise; the table shows the largest such ratio over the pairs, which is the
+smallest ε that holds with δ = 0.
+The rows *asymptotic* are about the paper's mechanism at Δ_α = 1.8 with one draw, for a model of two parameters on a
+grid of 2673 points. For three values of δ the audit finds for each pair the smallest ε with which (ε, δ) holds in both
+directions; the table shows the largest of these ε over the pairs. It also shows the largest δ at the claimed ε, and the
+share of pairs for which this δ exceeds 0.001. The asymptotic mechanism does not promise a bound for every data set, so
+its results are not judged. Its ratio at δ = 0 depends on the grid, because its likelihood has no bound. "inf" stands
+for numbers that are too large for a float.
 """
 SAMPLED = """
-Two small surveys differ in one respondent, whose answers are those that do the most harm. Both are released again and
-again by `pipeline.release`, at ε = 0.5, 1 and 2. The white-box attack knows both surveys and sees the noisy sums; its
-statistic is the best there is. The black-box attack sees the public folder, of {tables} releases. Half of the runs are
-used to choose statistic, threshold and side, and the event is counted in the other half. *Frequencies* are those of the
-event for the two surveys. The last column has Clopper–Pearson lower bounds on ε, each at confidence {confidence}.
+Two small surveys differ in one respondent, whose answers are the worst case for privacy. Both surveys are protected
+again and again, at ε = 0.5, 1 and 2. The white-box attack knows both surveys and sees the noisy sums; its statistic is
+the most powerful one. The black-box attack sees the public folders of {tables} releases of each survey, made by
+`pipeline.release`. An attack looks for an event that is more frequent for one survey than for the other: a statistic
+lies above a threshold, or below it. Half of the runs are used to choose statistic, threshold and side, and the event is
+counted in the other half. *Frequencies* are those of the event for the two surveys. The last column has Clopper–Pearson
+lower bounds on ε, each at confidence {confidence}.
 """
 READING = """
 Of {rows} bounds {exceeding} exceed their claim. A bound below the claim proves nothing by itself. The bounds of the
-black-box attack are weak evidence: with so few releases only frequent events can be told apart.
+black-box attack are weak evidence: so few releases can show differences only between frequent events.
 """
 POWER = """
-The table shows the lower bounds that the same attack finds for mechanisms whose ε is exactly known: a bit told with
+The table shows the lower bounds that the same attack finds for mechanisms whose ε is exactly known: a bit reported with
 randomised response, and a number with Laplace noise (100,000 runs each).
 """
 COST = "Seconds of processor time: {times}."

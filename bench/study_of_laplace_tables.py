@@ -3,8 +3,8 @@
     python bench/study_of_laplace_tables.py
     python bench/study_of_laplace_tables.py --draws 20 --out FOLDER
 
-Measures the standard error of every cell over draws of noise and half-samples. In inner cells the median ratio to the
-paper's must be of the same order of magnitude.
+Measures the standard error of every cell over draws of noise and half-samples. In inner cells the standard errors must
+be of the same order of magnitude as the paper's, by their median ratio.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def main(given=None):
 
 
 def compare(draws):
-    """For each statistic, every cell's median standard error over noise draws beside the paper's, and the levels.
+    """For each statistic, every cell's median standard error over draws beside the paper's; and the tables of one draw.
 
-    Each cell also has the quartiles, because the paper prints one draw.
+    Each cell also has the quartiles over the draws, because the paper prints one draw.
     """
     spec = parse_spec((resources.files("svysynth.survey") / "doctorates.toml").read_text(encoding="utf-8"))
     survey = survey_from_frame(doctorates(), spec.survey)
@@ -82,7 +82,10 @@ def criteria(beside):
         name, ratio = NAMES[statistic], median_ratio(cells, "inner cells")
         yield cells.height == CELLS, f"{name}: {cells.height} cells beside the paper's, not {CELLS}"
         same = abs(np.log10(ratio)) < SAME_ORDER
-        yield same, f"{name}: in inner cells {ratio:.2f} times the paper's, which is another order of magnitude"
+        yield (
+            same,
+            f"{name}: in inner cells the ratio to the paper's is {ratio:.2f}, which is another order of magnitude",
+        )
 
 
 def median_ratio(cells, kind):
@@ -93,7 +96,7 @@ def median_ratio(cells, kind):
 
 
 def page(beside, one, draws):
-    """The page in Markdown: what was done, by how much the figures differ and why, and every cell."""
+    """The page in Markdown: what was done, by how much the figures differ and why, and the numbers of every cell."""
     tables = "\n".join(f"## {NAMES[statistic]}\n\n{table(cells)}" for statistic, cells in beside.items())
     summaries = "\n".join(
         f"| {NAMES[statistic]} | {kind} | {cells.filter(of)['here'].median():,.0f} "
@@ -121,7 +124,7 @@ def page(beside, one, draws):
 CONCLUSION = """
 The orders of magnitude are the paper's: thousands for inner counts, hundreds of thousands for inner average salaries,
 which is more than the salaries themselves. In inner cells nearly all of the standard error is the noise of the
-replicates, so it shows the sensitivity of its level and little else.
+replicates, so it depends on the sensitivity of the inner cells and on little else.
 """
 
 
@@ -160,11 +163,12 @@ def agreement(beside, one):
     say how much the weights vary but not how far they reach, and the paper does not print its sensitivities.
     """
     yield f"""
-    The genders' counts differ most, {genders["ratio"].median():.1f} times. The paper prints {noisy}: less than its own
-    standard errors without noise, {direct}, and less than most of its inner cells, although the sensitivity of a margin
-    cannot be less than that of the cells in it. With the noise of its inner cells about {expected} would be typical,
-    and two figures as low as the printed ones would have a probability of {chance:.0e}. (They were examined because
-    they stand out, so this probability is not that of a test planned in advance.)
+    The standard errors of the genders' counts differ most, by a factor of {genders["ratio"].median():.1f}. The paper
+    prints {noisy}: less than its own standard errors without noise, {direct}, and less than most of its inner cells,
+    although the sensitivity of a margin cannot be less than that of the cells in it. With the noise of the paper's
+    inner cells about {expected} would be typical, and two figures as low as the printed ones would have a probability
+    of {chance:.0e}. (They were examined because they stand out, so this probability is not that of a test planned in
+    advance.)
     """
 
 

@@ -1,16 +1,16 @@
-"""Simulation-based calibration (Talts and others 2018) of the posterior that knows the noise: docs/calibration/*.csv.
+"""Simulation-based calibration (Talts and others 2018) of the posterior given noisy sums: docs/calibration/*.csv.
 
     python bench/study_of_noisy_sums_ranks.py
     python bench/study_of_noisy_sums_ranks.py --simulations 10 --out FOLDER
 
 Parameters come from the prior, the true sums from the parameters, the measurement from the true sums and Laplace noise,
-all by NumPy. If density, sampler and draws fit together, the rank of a true value among the draws is uniform. Noise is
-small in some simulations and far above the sampling error in others, so that it is mixed in some and taken as it is in
-others, as in releases.
+all by NumPy. If density, sampler and draws are consistent, the rank of a true value among the draws is uniform. Noise
+is small in some simulations and far above the sampling error in others. So, as in releases, it is mixed in some
+simulations (sampled as normal noise with random variances), and used as it is in others.
 
-The priors are wide: in most files from FBP's, weights follow from outcomes nearly without a rest, as in no survey.
-Files are drawn anew where the measurement looks so. The posterior is given the measurement, and a choice by the
-measurement alone leaves the ranks uniform.
+The priors are wide: in most files drawn from FBP's prior the weights follow almost exactly from the outcomes, as in no
+real survey. A file is drawn anew if its measurement looks like that. The posterior is conditioned on the measurement,
+so a choice by the measurement alone leaves the ranks uniform.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def criteria(row):
     both = simulations // 10 < mixed < 9 * simulations // 10
     yield (
         both,
-        f"{name}: noise is mixed in {mixed} of {simulations} simulations, so one of the two ways is hardly tried",
+        f"{name}: noise is mixed in {mixed} of {simulations} simulations, so one of the two ways is hardly tested",
     )
     limit = FALSE_ALARM / row["quantities"]
     yield row["smallest_p"] > limit, f"{name}: ranks are not uniform, p = {row['smallest_p']:.1e}"
@@ -81,7 +81,7 @@ def criteria(row):
 
 
 def draw_covariance(prior, generator):
-    """Of t and v, in scales."""
+    """The covariance of t and v, in units of WIDTHS."""
     if prior == "fbs":
         spread = np.abs(stats.t(3, scale=10).rvs(2, random_state=generator)) / WIDTHS
         correlation = 2 * generator.beta(6, 6) - 1
@@ -94,7 +94,7 @@ def draw_covariance(prior, generator):
 
 
 def simulate(prior, generator):
-    """The true values and a measurement that could be a survey's."""
+    """The true values and a measurement that could come from a survey."""
     while True:
         true, statistics = draw_file(prior, generator)
         if looks_like_a_survey(statistics):
@@ -102,7 +102,7 @@ def simulate(prior, generator):
 
 
 def looks_like_a_survey(statistics):
-    """By the noisy sums alone: within cells outcome and weight have a spread, and go together by less than 0.9."""
+    """Judged by the noisy sums alone: within cells outcome and weight vary, and |correlation| < 0.9."""
     sums = statistics.sums[0]
     between = (sums.T / SIZE) @ sums - 2 * statistics.noise[0] ** 2 * (1 / SIZE).sum() * np.eye(2)
     first, both, second = statistics.squares - between[[0, 0, 1], [0, 1, 1]]
@@ -110,7 +110,7 @@ def looks_like_a_survey(statistics):
 
 
 def draw_file(prior, generator):
-    """The true values and the measurement. What the histograms say of the total spread is part of the prior."""
+    """The true values and the measurement; the prior includes what the histograms tell about the total spread."""
     freedom = int(SIZE.sum()) - len(SIZE)
     while True:
         covariance = draw_covariance(prior, generator)
@@ -118,7 +118,7 @@ def draw_file(prior, generator):
         tau = np.exp(np.log(posterior.DEVIATION) + posterior.DECADE * generator.normal(size=2))
         center = X @ beta + tau * generator.normal(size=(CELLS, 2))
         if not np.all(np.isfinite(covariance)) or np.max(np.diag(covariance)) > 100:
-            continue  # never accepted below
+            continue  # would never be accepted below
         root = np.linalg.cholesky(covariance + 1e-12 * np.eye(2))
         sums = SIZE[:, None] * center + np.sqrt(SIZE)[:, None] * (generator.normal(size=(CELLS, 2)) @ root.T)
         records = generator.normal(size=(freedom, 2)) @ root.T
@@ -142,7 +142,7 @@ def draw_file(prior, generator):
     excess = np.expm1(WIDTHS[0] * means[:, 0] + level + misfit[:, 0])
     weighted = MARGIN @ np.column_stack([weight * excess, weight - SIZE])
     noise = np.exp(generator.uniform(np.log([1.0, 10.0, 1.5]), np.log([40.0, 60.0, 6.0])))
-    noise[1:] *= noise[0]  # as plans have it
+    noise[1:] *= noise[0]  # relative to the noise of the sums, as in plans
     three = squares[[0, 0, 1], [0, 1, 1]]
     statistics = NoisyStatistics(
         size=SIZE,
@@ -171,9 +171,10 @@ def draw_file(prior, generator):
 
 
 def ranks(prior, simulations, seed, believed=1.0):
-    """Simulation × quantity: draws below the true value; how often noise was mixed; how many fits did not pass.
+    """The ranks (simulation × quantity), how often noise was mixed, and how many fits did not pass.
 
-    Fits are run on until they pass, as a release's, which is made of what could not pass too and says so.
+    A rank is the number of draws below the true value. Chains are continued until the diagnostics pass, within limits,
+    as in a release. Fits that do not pass are used too: a release is made of them as well, and says so.
     """
     found, mixed, failed = [], 0, 0
     for number in range(simulations):
@@ -193,7 +194,7 @@ def as_arrays(value):
 
 
 def p_values(found):
-    """Of each quantity: ranks in ten bins against equal chances."""
+    """The p-value of each quantity: a chi-square test of its ranks in ten bins."""
     bins = found * 10 // (DRAWS + 1)
     return np.array([stats.chisquare(np.bincount(column, minlength=10)).pvalue for column in bins.T])
 

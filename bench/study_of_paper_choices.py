@@ -1,11 +1,11 @@
-"""What each choice of the paper's authors does: left out in turn, at Δ 1.8, in docs/published/choices.csv.
+"""Measures what each choice of the paper's authors does, by leaving it out, at Δ 1.8: docs/published/choices.csv.
 
     python bench/study_of_paper_choices.py
     python bench/study_of_paper_choices.py --replicates 2 --out FOLDER
 
-Measures in how many coverages and by how much interval lengths differ from the paper's. docs/reproduction.md says what
-the choices are; each must have its part in the agreement: the samples in FBS's counts, the density in FBP's salaries,
-the ceiling in the lengths.
+The file has the number of coverages that agree with the paper's, and the ratios of interval lengths to the paper's.
+docs/reproduction.md says what the choices are. Each choice must be needed for a part of the agreement: systematic
+samples for FBS's counts, the lognormal density for FBP's salaries, and the ceiling of α for the lengths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from svysynth.survey.doctorates import published_table
 
 REPLICATES = 200
 FIGURES = 96
-"""Coverages that the paper prints at Δ 1.8 and m = 3."""
+"""The number of coverages that the paper prints at Δ 1.8 and m = 3."""
 
 
 def as_published(systematic=True, **choices):
@@ -60,7 +60,7 @@ def main(given=None):
 
 
 def measure(name, folder, replicates):
-    """A row of the file, from replicates that are made in a folder."""
+    """Run the replicates of a variant in a folder, and return its row of the file."""
     study = replace(VARIANTS[name], plan=replace(VARIANTS[name].plan, bounds=(1.8,)))
     frames = simulation_frames(study, folder, replicates, None, lambda *_: None)
     results = Results.of(study, load_replicates(folder / REPLICATES_FOLDER, range(replicates)))
@@ -105,7 +105,7 @@ def length_ratios(comparison):
 
 
 def share_of_samples_where_fbp_is_better(results):
-    """By the median RMSE ratio of the 27 mean salaries, m = 3."""
+    """The share of samples in which FBP's median RMSE ratio of the 27 mean salaries is below FBS's, m = 3."""
     better = []
     for index in range(len(results.estimate)):
         salary = rmse_ratios(results, index).filter(statistic="mean", datasets=3).fill_nan(None)
@@ -115,7 +115,7 @@ def share_of_samples_where_fbp_is_better(results):
 
 
 def differences_of_mean_coverage(results):
-    """Ours less the paper's, over 24 cells, in standard errors that know that the cells of a sample go together."""
+    """Our mean coverage over 24 cells minus the paper's, in standard errors that allow for correlated cells."""
     truth = results.truth["truth"].to_numpy()
     found = {}
     for statistic, table in (("count", "counts"), ("mean", "salary")):
@@ -132,7 +132,7 @@ def differences_of_mean_coverage(results):
 
 
 def criteria(found):
-    """The samples in FBS's counts, the density in FBP's salaries, the ceiling in the lengths; then x, and the shift."""
+    """What samples, density and ceiling must each explain; then the effects of an intercept and of a shift of α."""
     rows = {row["choices"]: row for row in found.iter_rows(named=True)}
     off = {name: max(abs(row[key] - 1) for key in row if "length" in key) for name, row in rows.items()}
     shortest = {name: min(row[key] for key in row if "length" in key) for name, row in rows.items()}

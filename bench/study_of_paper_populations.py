@@ -1,11 +1,11 @@
-"""What another population than the paper's does: coverages and lengths in eight, in docs/published/populations*.csv.
+"""Measures coverages and lengths in eight other populations than the paper's: docs/published/populations*.csv.
 
     python bench/study_of_paper_populations.py
     python bench/study_of_paper_populations.py --replicates 2 --populations 2 --out FOLDER
 
-The paper drew one population, and so do we: measured as published in others, with the paper's number of replicates. By
-Student's t, with which so many populations say where a further one may be, the paper's mean coverages may be one of
-these, at the level of 3 standard errors. docs/reproduction.md reads the figures.
+The paper drew one population, and so do we. This study repeats the simulation as published in other populations, with
+the paper's number of replicates. The paper's mean coverages must be compatible with those of one more population, by
+Student's t at the level of 3 standard errors. docs/reproduction.md interprets the figures.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def row_of(seed, replicates, comparison):
 
 
 def lengths_of(comparisons):
-    """Mean and spread over the populations of every mean length."""
+    """The mean and the standard deviation over the populations of every mean interval length."""
     lengths = [one.filter(pl.col("column").str.ends_with("length")) for one in comparisons]
     cells = pl.concat(lengths).group_by("section", "row", "column", maintain_order=True)
     mean, spread = pl.mean("here").round(1), pl.std("here").round(1)
@@ -72,7 +72,7 @@ def criteria(found):
             here, paper = found[f"{table} coverage {method}"], published_table(f"coverage_{table}_m3")
             error = here.std() * np.sqrt(1 + 1 / len(here))
             off = (here.mean() - paper[f"{method.lower()}_coverage"].mean()) / error
-            text = f"{table} coverage {method}: the paper's is {off:.1f} spreads away, and may not be a population more"
+            text = f"{table} coverage {method}: the paper's is {off:.1f} standard deviations from these populations"
             yield stats.t.sf(abs(off), len(here) - 1) > stats.norm.sf(3), text
     least, most = found["Field 7, male"].min(), found["Field 7, male"].max()
     spread = f"FBP's coverages of the count of field 7's men are {least} to {most}, not from below 0.6 to above 0.7"

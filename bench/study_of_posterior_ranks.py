@@ -4,10 +4,10 @@
     python bench/study_of_posterior_ranks.py --simulations 20 --out FOLDER
 
 Draws parameters from the prior and records from the model, fits the model to them, and ranks the true values among the
-posterior draws. If prior, likelihood, sampler and draws all fit together, the ranks are uniform, for every parameter
-and for the log-likelihood, which notices what single parameters do not (Modrák and others 2023): a chi-square test must
-reject none. The priors and the data are drawn here by NumPy, by other methods than the models use. The priors are the
-models' own with smaller scales, so that sixty records say something but not everything.
+posterior draws. If prior, likelihood, sampler and draws are consistent, the ranks are uniform, for every parameter
+and for the log-likelihood, which detects errors that single parameters do not show (Modrák and others 2023): a
+chi-square test must reject none. The priors and the data are drawn here by NumPy, by other methods than the models use.
+The priors are the models' own with smaller scales, so that sixty records inform the posterior but do not determine it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ DESIGN = np.array([[1.0, 0, 0], [1, 1, 0], [1, 0, 1]])
 CELL = np.arange(60) % len(DESIGN)
 MODELS = [FBS(scale=0.5), FBP(coefficient_variance=0.25, scale=0.3)]
 DRAWS = 99
-"""So that there are a hundred ranks, in bins of equal size. Every second draw is used, for independence."""
+"""With 99 draws there are a hundred ranks, in bins of equal size. Every second draw is used, for independence."""
 PLAUSIBLE = (0.05, 3.0)
-"""Within cells, the spread of t and of the log weights: beyond it are records that no survey has."""
+"""The standard deviation of t and of the log weights within cells: beyond these limits no survey has such records."""
 FALSE_ALARM = 1e-4
-"""The probability that a right model is rejected, over all quantities of the model together."""
+"""The probability that a correct model is rejected, over all its quantities together."""
 LOOKS = {"svg.hashsalt": "calibration", "svg.fonttype": "none"}
 
 
@@ -53,14 +53,14 @@ def main(given=None):
 def criteria(found):
     for name, of_model in found.items():
         wrong = rejected(of_model, BINS)
-        yield not wrong, f"{name.upper()}: ranks are not uniform, of {', '.join(wrong)}"
+        yield not wrong, f"{name.upper()}: the ranks of {', '.join(wrong)} are not uniform"
 
 
 # --- simulation ---
 
 
 def draw_correlation(generator, size, shape):
-    """LKJ by the onion method of Lewandowski, Kurowicka and Joe (2009): a row at a time, in a random direction."""
+    """An LKJ correlation matrix by the onion method of Lewandowski, Kurowicka and Joe (2009), one row at a time."""
     correlation = np.ones((1, 1))
     for rows in range(1, size):
         length = np.sqrt(generator.beta(rows / 2, shape + (size - 1 - rows) / 2))
@@ -103,7 +103,7 @@ def simulate_fbs(parameters, x, generator):
 
 
 def fbp_sample_law(parameters, x):
-    """The sample's t given x, and log π given t and x: being sampled with probability π moves both upwards."""
+    """The sample's law of t given x, and of log π given t and x: sampling with probability π shifts both means."""
     variance_y, variance_pi = parameters["sigma_y"] ** 2, parameters["sigma_pi"] ** 2
     t = stats.norm(x @ parameters["beta"] + parameters["kappa_y"] * variance_y, parameters["sigma_y"])
 
@@ -137,7 +137,7 @@ def plausible(values):
 
 @partial(jax.jit, static_argnames="model")
 def log_likelihoods(model, parameters, t, v, x):
-    """The total over the records, for each draw."""
+    """The log-likelihood of all records, for each draw."""
     return jax.vmap(lambda draw: model.log_likelihood(draw, t, v, x).sum())(parameters)
 
 
@@ -152,7 +152,7 @@ def quantities(model, parameters, records):
 
 
 def distinct_entries(name, shape):
-    """Of a symmetric matrix the lower triangle, of a correlation matrix without its diagonal."""
+    """The lower triangle of a symmetric matrix; without the diagonal if it is a correlation matrix."""
     if len(shape) < 2:
         return list(np.ndindex(shape))
     return list(zip(*np.tril_indices(shape[0], -1 if name == "correlation_beta" else 0), strict=True))
@@ -172,14 +172,14 @@ def ranks(model, simulations, exponent=1.0):
 
 
 def posterior(model, records, exponent, streams):
-    """Nearly independent draws. One round of sampling: more would serve the verdict, and every fit is used here."""
+    """Nearly independent draws, from one round of sampling: every fit is used here, whatever its verdict."""
     statistics = model.statistics(records, np.full(len(records), exponent))
     drawn, _ = draw_from(model, statistics, streams, 2 * DRAWS, "fit", rounds=1)
     return {name: value[::2] for name, value in drawn.items()}
 
 
 def p_values(found, bins):
-    """Quantity → how surprising the histogram of its ranks is if they are uniform: the chi-square test."""
+    """Quantity → the p-value of a chi-square test that its ranks are uniform."""
     counts = {name: np.bincount(rank * bins // (DRAWS + 1), minlength=bins) for name, rank in found.items()}
     return {name: float(stats.chisquare(count).pvalue) for name, count in counts.items()}
 
@@ -193,7 +193,7 @@ def rejected(found, bins):
 
 
 def page(found):
-    """Markdown: what was done, the smallest p-value of each model, and all of them."""
+    """The page in Markdown: what was done, the smallest p-value of each model, and all p-values."""
     tables = "\n".join(f"## {name.upper()}\n\n{table(of_model)}" for name, of_model in found.items())
     summaries = "\n".join(summary(name, of_model) for name, of_model in found.items())
     return f"""# Simulation-based calibration
@@ -233,7 +233,7 @@ def table(of_model):
 
 
 def draw_differences(found, path):
-    """For each model the empirical distribution function of every quantity's ranks, less the uniform one."""
+    """For each model the empirical distribution function of every quantity's ranks minus the uniform one."""
     with mpl.rc_context(LOOKS):
         figure = Figure(figsize=(10, 3.5), layout="constrained")
         axes = figure.subplots(1, len(found), sharey=True)
@@ -254,7 +254,7 @@ def differences(rank):
 
 
 def uniform_band(simulations, level):
-    """Half the width of a band that holds the whole line of uniform ranks with this probability, by simulation."""
+    """Half the width of a band that contains the whole line of uniform ranks with this probability, by simulation."""
     generator = Streams.seeded(0).generator("band")
     uniform = np.arange(1, DRAWS + 2) / (DRAWS + 1)
     spread = np.sqrt(uniform * (1 - uniform) / simulations)

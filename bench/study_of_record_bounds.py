@@ -1,11 +1,12 @@
-"""The mechanism's Δ on the paper's simulation, without weights α and after their calibration: docs/studies.md.
+"""Measures Δ on the paper's simulation, without the weights α and after their calibration: docs/studies.md.
 
     python bench/study_of_record_bounds.py
     python bench/study_of_record_bounds.py --samples 4 --calibrated 2 --out FOLDER
 
-`--samples` is how many samples are fitted without weights: the median Δ must be near the paper's, which must be a usual
-one. `--calibrated` is how many are calibrated at two targets: always on the private side, within the tolerance, with at
-most 8 refits. A fit that fails its diagnostics stops the study.
+`--samples` is how many samples are fitted without the weights α: the median of their Δ must lie in a fixed range, and
+the paper's Δ between their 10% and 90% quantiles. `--calibrated` is how many samples are calibrated to two target Δ:
+each must end at or below its target, within the tolerance, after at most 8 refits. A fit that fails its diagnostics
+stops the study.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ POPULATIONS = 4
 MODELS = {"FBS": FBS(), "FBP": FBP()}
 QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
 PUBLISHED = {"FBS": 8.89, "FBP": 9.92}
-"""The paper's Δ without weights, of one sample."""
+"""The paper's Δ without the weights α, for one sample."""
 MEDIANS = {"FBS": (8.0, 9.5), "FBP": (8.7, 10.5)}
 TARGETS = (1.8, 3.4)
 DATASETS = 3
@@ -44,7 +45,7 @@ def main(given=None):
 
 
 def samples(count):
-    """Samples of n = 1000, in turn from several populations."""
+    """Samples of n = 1000, drawn from several populations in turn."""
     streams = Streams.seeded(100)
     populations = [make_population(streams, index) for index in range(POPULATIONS)]
     return [make_records(draw_sample(populations[i % POPULATIONS], streams, i)) for i in range(count)]
@@ -63,7 +64,7 @@ def unweighted_bounds(count):
 
 
 def calibrations(count):
-    """Model and target → of every sample the Δ that was reached, and the refits that it took."""
+    """Model and target → for every sample the Δ that was reached, and the number of refits."""
     records, found = samples(count), {}
     for name, model in MODELS.items():
         for target in TARGETS:
@@ -103,7 +104,7 @@ def most_refits(found):
 
 
 def page(unweighted, calibrated, samples, calibrated_samples):
-    """Markdown: a table of either."""
+    """The page in Markdown: a table of calibrations and a table of unweighted Δ."""
     calibration_rows = "\n".join(
         f"| {name} | {target} | {calibrated_samples} | {furthest_below(found, target):.2%} "
         f"| {np.mean([refits for _, refits in found]):.2f} | {most_refits(found)} |"
@@ -136,7 +137,7 @@ m = {DATASETS}, so that ε = 2·Δ·{DATASETS}. A fit that failed its diagnostic
 
 {POPULATIONS} simulated populations, n = 1000, 1000 draws.
 
-Percentages are quantiles over the samples; the last column has the paper's figure.
+The columns with percentages have quantiles over the samples; the last column has the paper's figure.
 """
 
 

@@ -1,10 +1,10 @@
-"""Measures noisy sums from disk, beside polars reading the same columns of Parquet: time and peak memory.
+"""Measures noisy sums from disk, and polars reading the same columns of Parquet: time and peak memory.
 
 The measurement makes two passes over columns in plain files: one for histograms and one for sums, with noise. A release
 first makes these files from Parquet. One process takes turns between polars, making the columns, and the measurement,
-so that other work on the machine slows all three alike; the best of its turns count. A second process goes from Parquet
-to the measurement once, to find its peak memory. A third runs `svysynth release` as a whole. Here files of at most
-2,000,000 records are processed from disk too; `svysynth release` keeps such files in memory.
+so that other work on the machine slows all three alike; the best turn of each counts. A second process goes from
+Parquet to the measurement once, to find its peak memory. A third runs `svysynth release` as a whole. Here files of at
+most 2,000,000 records are processed from disk too; `svysynth release` keeps such files in memory.
 """
 
 from __future__ import annotations

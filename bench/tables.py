@@ -21,7 +21,7 @@ from measuring import HERE, SIZES, answer, has_r, keep, program, run
 
 PATIENCE, MOST_GIB = 120.0, 4.0
 RUNS, LONG_ENOUGH = 5, 5.0
-"""The best of so many runs counts. After so many seconds no further run is begun, but two are always made."""
+"""The best of RUNS runs counts. After LONG_ENOUGH seconds no further run is begun, but two are always made."""
 COLUMNS = {"field": np.int32, "gender": np.int32, "salary": np.float64, "weight": np.float64}
 
 

@@ -74,4 +74,4 @@ def test_ranks_that_are_not_uniform_are_told():
     uniform = np.tile(np.arange(100), 10)
     assert unmet(criteria({"fbs": {"beta": uniform, "kappa": uniform}})) == []
     told = unmet(criteria({"fbs": {"beta": uniform, "kappa": uniform // 2}}))
-    assert told == ["FBS: ranks are not uniform, of kappa"]
+    assert told == ["FBS: the ranks of kappa are not uniform"]

@@ -2,7 +2,8 @@
 
 The study runs on the generated stand-in, brought into the layout of the 2017 public-use file, or with `data` on the
 file itself. `sdr2017.toml` describes that layout. The whole release is repeated with other random numbers: the first
-release is shown beside the paper's, and the spread of all is the Monte Carlo error of each number.
+release is shown beside the paper's, and the spread over all releases is the Monte Carlo error of each
+number.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SEED = 20_170_101
 PLAN = Plan(bounds=(1.8,), datasets=(3,))
 KEYS = ("statistic", "field", "gender")
 LAYOUT = {"field": "NSDRMEMTOD", "gender": "GENDER", "salary": "SALARYP", "weight": "WTSURVY"}
-"""The stand-in's columns in the public-use file."""
+"""The names that the stand-in's columns have in the public-use file."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Application:
     """The settings of the study."""
 
     data: Path | None = None
-    """The public-use file; the stand-in without it."""
+    """The public-use file. If it is None, the study runs on the stand-in."""
     plan: Plan = PLAN
     seed: int = SEED
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the study's folder remembers of it."""
+        """The settings that are kept in the study's folder, which identify the study."""
         own = {
             "study": "application",
             "version": version("svysynth"),
@@ -78,7 +79,10 @@ def standin_in_layout() -> pl.DataFrame:
 
 @cache
 def _survey(data: Path | None) -> Survey:
-    """The records with a salary only. A release could not leave out the others, but this comparison is internal."""
+    """The survey, with only the records that have a salary.
+
+    A release could not leave out the other records, but this comparison is internal.
+    """
     spec = layout_spec().survey
     spec = spec.model_copy(update={"where": f"{spec.where} and cast({spec.outcome} as double) > 0"})
     if data is None:
@@ -97,7 +101,7 @@ def _digest(data: Path | None) -> str:
 
 
 def release(study: Application, index: int) -> Mapping[str, Floats]:
-    """One whole release by every method; the first keeps the records' bounds too, for the figure."""
+    """Make one whole release by every method; the first release also keeps the records' bounds, for the figure."""
     streams = Streams.seeded(study.seed).split("release", index)
     fitted = fit_all(study.survey, study.plan, streams)
     tables = tabulate_methods(study.survey, study.plan, fitted, streams)
@@ -132,7 +136,7 @@ def _spread(values: Floats) -> Floats:
 
 
 def cell_labels(survey: Survey) -> pl.DataFrame:
-    """statistic, field (its code) and gender of every row of a table by the survey's two public columns."""
+    """The columns statistic, field (its code) and gender of a table by the survey's two public columns."""
     field, gender = survey.public
     table = tabulate_all(survey, layout_spec().requested_tables)
     codes = {label: code for code, label in survey.codes[field].items()} | {ALL: ALL}
@@ -140,7 +144,7 @@ def cell_labels(survey: Survey) -> pl.DataFrame:
 
 
 def release_figures(study: Application, releases: Sequence[Mapping[str, Floats]]) -> pl.DataFrame:
-    """Δ before and after weighting, refits and attempts of every fit."""
+    """Δ before and after weighting, the mean weight α, refits and attempts of every fit."""
     rows = [
         (index, model, bound, *one["fits"][position])
         for index, one in enumerate(releases)

@@ -1,9 +1,9 @@
-"""Batched fits: many replicates of the simulation in one program on JAX's device, for a graphics processor.
+"""Batched fits: the fits of many replicates of the simulation in one program on JAX's device, for graphics processors.
 
-Every replicate is the same work that `repeated.replicate` does, which orders one fit after another. Here the fits that
-unfinished replicates have ordered are computed a batch at a time, and finished replicates are synthesised and tabulated
-as one stack. Meanwhile other processes draw the samples and make the tables that need no fit.
-The numbers are those of `replicate` up to rounding, which differs between devices and sizes of a batch.
+Each replicate needs the same computations as in `repeated.replicate`, which makes one fit after another. Here the fits
+that unfinished replicates request (as an `Order`) are computed a batch at a time, and finished replicates are
+synthesised and tabulated together, as one stack. Meanwhile other processes draw the samples and make the tables that
+need no fit. The numbers are those of `replicate` up to rounding, which depends on the device and on the batch size.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from svysynth.models.synthesis import choose_draws, draw_keys, make_synthetic, s
 from svysynth.survey.survey import Groups, SurveyInMemory
 
 BATCH = 1024
-"""Fits in one program: enough to fill a large graphics processor."""
+"""The number of fits in one program: enough to keep a large graphics processor busy."""
 STACK = 500
-"""Replicates whose tables are made together."""
+"""The number of replicates whose tables are made together."""
 
 Fits = dict[tuple[str, float], Fitted]
 Result = tuple[int, dict[str, Floats]]
@@ -63,7 +63,7 @@ class Sample:
 
     index: int
     survey: SurveyInMemory
-    """Its records in the order of the groups of public values."""
+    """The sample, with its records sorted by the groups of public values."""
     groups: Groups
     records: Records
     rivals: dict[Scenario, Floats]
@@ -79,7 +79,7 @@ def run_together(
     before = len(indices) - len(pending)
     progress(before, len(indices))
     with processes(min(workers, max(len(pending), 1))) as pool:
-        # the first replicate keeps the raw points of its figures, which a stack does not have
+        # the first replicate also keeps the raw points for the figures, which a stack does not have
         selected = pool.submit(replicate, study, 0) if 0 in pending else None
         samples = pool.map(partial(prepare, study), [index for index in pending if index])
         for done, (index, result) in enumerate(replicate_together(study, samples, batch), start=1):
@@ -123,7 +123,10 @@ def carry_out_together(
     answer: Callable[[Sequence[Order]], Sequence[Answer | SurveyError]],
     batch: int,
 ) -> Iterator[tuple[Sample, Fits]]:
-    """Compute the fits that many works order, a batch of one model at a time; a finished one makes room for another."""
+    """Compute the fits that many replicates request, a batch of fits of one model at a time.
+
+    When a replicate is finished, the next one takes its place.
+    """
     waiting: dict[Model, deque[tuple[Sample, Steps[Fits], Order]]] = defaultdict(deque)
     coming = iter(works)
     while True:
@@ -145,7 +148,7 @@ def carry_out_together(
 
 
 def _answer(orders: Sequence[Order], plan: Plan, batch: int) -> list[Answer | SurveyError]:
-    """The fits that are ordered, with only those draws that may be released, and the bounds under all draws."""
+    """The requested fits, each with only the draws that may be released, and its records' bounds under all draws."""
     model = orders[0].model
     rows = [orders[i] for i in padded(len(orders), batch)]
     records = [order.records for order in rows]
@@ -166,7 +169,7 @@ def _answer(orders: Sequence[Order], plan: Plan, batch: int) -> list[Answer | Su
 
 
 def _results(plan: Plan, done: Sequence[tuple[Sample, Fits]]) -> list[Result]:
-    """What `replicate` gives, for each replicate of a stack."""
+    """The results of each replicate in a stack, as `replicate` returns them."""
     stack = _Stack.of([sample for sample, _ in done])
     private: dict[Scenario, Floats] = {}
     with ThreadPoolExecutor(cores()) as threads:
@@ -214,10 +217,10 @@ class _Stack:
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """The released draws of one fit of every replicate of a stack, and the source of what is drawn from them."""
+    """The released draws of one fit for each replicate in a stack, and the random streams for synthesis."""
 
     draws: dict[str, Floats]
-    """Row × data set × what a parameter has."""
+    """Row × data set × the parameter's own shape."""
     streams: Sequence[Streams]
 
     @classmethod
@@ -227,7 +230,7 @@ class _Drawn:
 
 
 def _tabulate(stack: _Stack, drawn: _Drawn, model: Model, number: int) -> Floats:
-    """The tables of synthetic data set `number` of every replicate, by one model."""
+    """The tables of synthetic data set `number` for every replicate in a stack, by one model."""
     size, total = len(stack.samples[0].survey), stack.survey.population_total
     laid = synthesize_together(
         model,
@@ -249,7 +252,7 @@ def _tabulate(stack: _Stack, drawn: _Drawn, model: Model, number: int) -> Floats
 
 
 def _stacked(tables: Sequence[Any]) -> Any:
-    """Arrays with different numbers of rows as one, each padded with its last row."""
+    """Stack arrays with different numbers of rows, each padded with its last row."""
     most = max(len(table) for table in tables)
     rows = np.arange(1 << (most - 1).bit_length())
     return np.stack([table[np.minimum(rows, len(table) - 1)] for table in tables])

@@ -1,10 +1,12 @@
 """The paper's numbers beside those found here, with the difference in Monte Carlo standard errors.
 
-A difference counts the error of both sides: the paper had R = 100 replicates, or one sample. Coverages are compared as
-two proportions with a pooled error; lengths and ratios with the spread found here, at both numbers of replicates; a
-figure of one sample or one release with the spread over samples or releases found here.
+The standard error of a difference includes the error of both sides: the paper had R = 100 replicates, or one sample.
+Coverages are compared as two proportions with a pooled standard error. Lengths and ratios are compared with the spread
+found here, at the number of replicates of each side. A figure of one sample or one release is compared with the spread
+over the samples or releases found here.
 
-Rows: section, row, column, digits, paper, here, standard_error, difference. Where the paper has no number, it is null.
+The columns are section, row, column, digits, paper, here, standard_error and difference. Where the paper has no number,
+`paper` and `difference` are null.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ TITLES = {"count": "Counts", "mean": "Average salary"}
 
 
 class Figure(NamedTuple):
-    """One published number, and ours; `digits` says how it is shown."""
+    """One published number and ours; `digits` is the number of decimals shown."""
 
     section: str
     row: str
@@ -43,7 +45,7 @@ class Figure(NamedTuple):
 
 
 def as_frame(figures: Iterable[Figure]) -> pl.DataFrame:
-    """The figures with their differences in standard errors; equal numbers differ by none."""
+    """The figures with their differences in standard errors; the difference of equal numbers is 0."""
     numbers = {"paper": pl.Float64, "here": pl.Float64, "standard_error": pl.Float64}
     frame = pl.DataFrame(figures, schema=Figure._fields, orient="row", schema_overrides=numbers)
     gap = pl.col("here") - pl.col("paper")
@@ -56,7 +58,7 @@ def as_frame(figures: Iterable[Figure]) -> pl.DataFrame:
 def compare_simulation(
     summary: pl.DataFrame, ratios: pl.DataFrame, fits: pl.DataFrame, correlations: Floats
 ) -> pl.DataFrame:
-    """Every published number of the simulation (paper §4 and supplement)."""
+    """Every published number of the simulation (paper §4 and supplement) beside ours."""
     figures: list[Figure] = []
     for statistic in TABLES:
         figures += _coverage_figures(summary, statistic)
@@ -95,7 +97,7 @@ def _size(field: str, gender: str) -> int:
 
 
 def pooled_error(first: float, first_count: int, second: float, second_count: int) -> float:
-    """The standard error of the difference of two proportions that are the same in truth.
+    """The standard error of the difference of two estimated proportions whose true values are equal.
 
     >>> round(pooled_error(0.9, 100, 1.0, 100), 4)
     0.0308
@@ -145,17 +147,20 @@ def _sample_figures(fits: pl.DataFrame, correlations: Floats) -> list[Figure]:
 
 
 def single(values: Floats, digits: int) -> float | None:
-    """The error of the paper's one value against our mean: the spread of single values, and of our mean."""
+    """The standard error of the difference between the paper's single value and our mean; None for one value.
+
+    It combines the spread of single values, the error of our mean and the rounding of the paper's value.
+    """
     return rounded(values.std(ddof=1) * np.sqrt(1 + 1 / len(values)), digits) if len(values) > 1 else None
 
 
 def rounded(error: float, digits: int) -> float:
-    """An error, combined with the rounding error of a number printed to this many digits."""
+    """A standard error, combined with the rounding error of a number printed to this many decimals."""
     return float(np.hypot(error, 10.0**-digits / np.sqrt(12)))
 
 
 def compare_application(tables: pl.DataFrame, fits: pl.DataFrame, correlation: float, records: int) -> pl.DataFrame:
-    """Every published number of the application (paper §3)."""
+    """Every published number of the application (paper §3) beside ours."""
     figures: list[Figure] = []
     for method in ("sample", "laplace", *MODELS):
         figures += _application_figures(tables, method)
@@ -171,7 +176,7 @@ def compare_application(tables: pl.DataFrame, fits: pl.DataFrame, correlation: f
 
 
 def _application_figures(tables: pl.DataFrame, method: Method) -> list[Figure]:
-    """One method's columns; the sample has no Monte Carlo error."""
+    """The columns of one method; those of the sample have no Monte Carlo error."""
     section = f"{NAMES[method]}: estimates and standard errors"
     figures = []
     own = tables.filter(method=method)
@@ -202,7 +207,7 @@ def cell_name(field: str, gender: str) -> str:
 
 
 def agreement(comparison: pl.DataFrame) -> pl.DataFrame:
-    """For each section and column: how many numbers differ by at most 2 and 3 standard errors, and the mean ratio."""
+    """For each section and column: the share of numbers within 2 and 3 standard errors, and the means of both sides."""
     compared = comparison.filter(pl.col("difference").is_not_null())
     return compared.group_by("section", "column", maintain_order=True).agg(
         pl.len().alias("numbers"),
@@ -214,7 +219,7 @@ def agreement(comparison: pl.DataFrame) -> pl.DataFrame:
 
 
 def sample_agreement(comparison: pl.DataFrame) -> str:
-    """By how much the sample's estimates and standard errors differ from the published ones, in words."""
+    """How far the sample's estimates and standard errors are from the published ones at most, in words."""
     own = comparison.filter(pl.col("section").str.starts_with(f"{NAMES['sample']}:"))
     gap = own.with_columns((pl.col("here") / pl.col("paper") - 1).abs().alias("gap"))
     largest = {end: gap.filter(pl.col("column").str.ends_with(end))["gap"].to_numpy().max() for end in QUANTITIES}

@@ -1,7 +1,7 @@
 """The figures of the paper and its supplement, as SVG and PNG, with the numbers of a study run here.
 
 FBP with full smoothing is added where the paper compares methods. Figures with Laplace noise have a logarithmic axis,
-because its errors are many times those of the others. The same numbers give the same bytes.
+because the errors of Laplace noise are many times those of the other methods. The same numbers give the same bytes.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ STYLE: Any = {
 }
 NOMINAL = 0.95
 MANY_DECADES = 2.5
-"""On a logarithmic axis of fewer decades, 2 and 5 are marked too."""
+"""A logarithmic axis of fewer decades has marks at 2 and 5 times the powers of ten too."""
 SHORT_NAMES: dict[Method, str] = NAMES | {"fbp-full": "FBP,\nfull\nsmoothing"}
 
 
 def save_figure(figure: Figure, folder: Path, name: str, banner: str | None = None) -> None:
-    """Write a figure as NAME.svg and NAME.png, under a banner where there is one."""
+    """Write a figure as NAME.svg and NAME.png, with the banner above it if there is one."""
     if banner:
         figure.suptitle(banner, color="#8a1020", fontweight="bold")
     title = {"Title": banner} if banner else {}
@@ -61,7 +61,7 @@ def save_figure(figure: Figure, folder: Path, name: str, banner: str | None = No
 
 
 def bounds_figure(bounds: pl.DataFrame) -> Figure:
-    """Record bounds without and with weights, a panel for each model (figures 1 and 3)."""
+    """Bounds of the records without and with the weights α, a panel for each model (figures 1 and 3)."""
     with matplotlib.rc_context(STYLE):
         models = bounds["model"].unique(maintain_order=True).to_list()
         figure, panels = _panels(len(models), sharey=True)
@@ -85,7 +85,7 @@ def bounds_figure(bounds: pl.DataFrame) -> Figure:
 
 
 def scatter_figure(points: pl.DataFrame, panels: Sequence[tuple[str, Method, str]]) -> Figure:
-    """Salary against weight, on the same axes; a panel is (title, method, weights) (figure 4 and S1, S2)."""
+    """Scatter plots of weight against salary (figures 4, S1 and S2); a panel is (title, method, weights)."""
     with matplotlib.rc_context(STYLE):
         figure, axes_of = _panels(len(panels), sharex=True, sharey=True)
         for axes, (title, method, weights) in zip(axes_of, panels, strict=True):
@@ -101,7 +101,7 @@ def scatter_figure(points: pl.DataFrame, panels: Sequence[tuple[str, Method, str
 
 
 def rmse_figure(cells: pl.DataFrame, column: str, methods: Sequence[Method], *, logarithmic: bool) -> Figure:
-    """RMSE, or its ratio to the sample's, over 27 cells; counts left, salaries right (figures 2 and 5)."""
+    """RMSE, or its ratio to the sample's, in 27 cells; counts on the left, salaries on the right (figures 2 and 5)."""
     with matplotlib.rc_context(STYLE):
         figure, panels = _panels(2)
         for axes, (statistic, title) in zip(panels, STATISTICS.items(), strict=True):
@@ -113,7 +113,7 @@ def rmse_figure(cells: pl.DataFrame, column: str, methods: Sequence[Method], *, 
 
 
 def trade_off_figure(cells: pl.DataFrame, methods: Sequence[Method], scenarios: Sequence[tuple[int, float]]) -> Figure:
-    """RMSE ratios of counts (top) and salaries (bottom) for several (m, ε) (figures 6 and 7)."""
+    """RMSE ratios of counts (top) and salaries (bottom) for several pairs (m, ε) (figures 6 and 7)."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.0 * len(scenarios) + 0.6, 6.2), layout="constrained")
         grid = figure.subplots(2, len(scenarios), sharey="row", squeeze=False)
@@ -129,7 +129,7 @@ def trade_off_figure(cells: pl.DataFrame, methods: Sequence[Method], scenarios: 
 
 
 def coverage_figure(summary: pl.DataFrame, methods: Sequence[Method]) -> Figure:
-    """Coverage against CV in 24 cells; counts left, salaries right (figures S3 to S10)."""
+    """CV against coverage in 24 cells; counts on the left, salaries on the right (figures S3 to S10)."""
     with matplotlib.rc_context(STYLE):
         figure, panels = _panels(2)
         lowest = min(0.3, float(summary["coverage"].min() or 0) - 0.02)  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def _method_violins(
 
 
 def _violins(axes: Axes, values: Iterable[Floats], colors: Sequence[str], *, points: bool = True) -> None:
-    """Violins with the median marked, and the points themselves where there are few."""
+    """Violins with the median marked and, unless `points` is false, the points themselves."""
     for position, (value, color) in enumerate(zip(values, colors, strict=True), start=1):
         parts: Mapping[str, Any] = axes.violinplot(value, [position], widths=0.8, showextrema=False, points=200)
         for body in parts["bodies"]:

@@ -1,9 +1,9 @@
 """The methods that the studies compare, on one survey: FBS, FBP with two ways of smoothing, and Laplace noise.
 
 One calibrated fit for each model and Lipschitz bound Δ serves every number of synthetic data sets m, with ε = 2·Δ·m.
-The largest m is drawn, from draws that are spread evenly over the chains, and smaller m use the first m of these data
-sets. Both ways of smoothing share FBP's fit. Where a calibration fails its diagnostics or finds no weights, it is tried
-again with other random numbers, and the number of attempts is kept.
+The largest m is synthesised, from posterior draws that are spread evenly over the chains, and a smaller m uses the
+first m of these data sets. Both ways of smoothing share FBP's fit. Where a calibration fails its diagnostics or finds
+no weights α, it is tried again with other random numbers, and the number of attempts is kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.survey.survey import Survey
 
 Method = Literal["sample", "laplace", "fbs", "fbp", "fbp-full"]
-"""`fbp` smooths as the paper does, `fbp-full` with the full mean."""
+"""`fbp` smooths the weights by the outcome alone, as the paper does; `fbp-full` by the public columns too."""
 NAMES: dict[Method, str] = {
     "sample": "Sample",
     "laplace": "Laplace",
@@ -63,7 +63,7 @@ class Scenario(NamedTuple):
 
     @property
     def epsilon(self) -> float | None:
-        """2·Δ·m, to the digits that a person would write."""
+        """ε = 2·Δ·m, rounded to the digits that a person would write."""
         if self.lipschitz is None or self.datasets is None:
             return None
         return round(2 * self.lipschitz * self.datasets, 9)
@@ -80,19 +80,20 @@ class Plan:
     ceiling: float = 1.0
     """The largest weight α of a record."""
     shift: float = 0.0
-    """What is added to every weight before the ceiling applies."""
+    """What is added to every weight α before the ceiling applies."""
     lognormal: bool = False
     """Whether FBP's bounds are those of the lognormal density of π."""
     intercept: bool = False
-    """Whether x has an intercept. Then FBS's prior draws every field towards the first; else there is no first."""
+    """Whether x has an intercept. With one, FBS's prior shrinks every field towards the first field."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a study's folder remembers of it."""
+        """The settings of the plan that are kept in a study's folder."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def records_of(self, survey: Survey) -> Records:
-        """What the models see of a survey: main effects of its public columns, nine columns for the paper's survey."""
+        """The records that the models are fitted to. x has the main effects of the public columns: nine columns for the
+        paper's survey."""
         effects = " + ".join(f"`{column}`" for column in survey.public)
         return make_records(survey, effects if self.intercept else f"0 + {effects}")
 
@@ -155,7 +156,7 @@ def fit_all(survey: Survey, plan: Plan, streams: Streams) -> dict[tuple[str, flo
 
 
 def synthesis_streams(streams: Streams, name: str, bound: float) -> Streams:
-    """The source of what is drawn from a fit: the same for every method that shares it."""
+    """The random streams for synthesis from a fit: the same for all methods that share the fit."""
     return streams.split(f"synthesis {name} {bound}")
 
 
@@ -201,7 +202,7 @@ def tabulate_methods(
 ) -> Floats:
     """Counts and means by the public columns, by every method at every Δ and m: scenario × row × 3.
 
-    The three are the estimate, its standard error and the length of its interval; not a number where there is none.
+    The three are the estimate, its standard error and the length of its interval, NaN where there is none.
     """
     found = tabulate_rivals(survey, plan, streams)
     for (_, bound), one in fitted.items():
@@ -212,7 +213,7 @@ def tabulate_methods(
 
 
 def combine_tables(method: Method, bound: float, tables: Floats, plan: Plan) -> dict[Scenario, Floats]:
-    """The combined tables for every m, from those of all data sets (data set × … × (estimate, se))."""
+    """The combined tables for every m, from the tables of all data sets (data set × … × (estimate, se))."""
     found = {}
     for m in plan.datasets:
         one = combine_estimates(tables[:m, ..., 0], tables[:m, ..., 1] ** 2, EstimationSpec().confidence)
@@ -233,6 +234,6 @@ def tabulate_rivals(survey: Survey, plan: Plan, streams: Streams) -> dict[Scenar
 
 
 def as_array(table: pl.DataFrame) -> Floats:
-    """Estimate, standard error and interval length of every row; not a number where there is none."""
+    """Estimate, standard error and interval length of every row, NaN where there is none."""
     columns = table.select("estimate", "se", length=pl.col("upper") - pl.col("lower")).cast(pl.Float64)
     return columns.fill_null(float("nan")).to_numpy()

@@ -1,4 +1,4 @@
-"""One page of a study: the paper's numbers beside ours, and the figures. It loads nothing from outside."""
+"""The page of a study: the paper's numbers beside ours, and the figures, in one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import polars as pl
 from svysynth.core.hidden_folders import appearing
 
 NOTABLE, STRIKING = 2.0, 3.0
-"""Differences in standard errors from which a number is marked."""
+"""Beyond how many standard errors a difference is marked yellow, and red."""
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 76rem; margin: 2rem auto;
   padding: 0 1rem; }

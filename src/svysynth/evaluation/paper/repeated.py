@@ -1,8 +1,8 @@
 """Repeated sampling: coverage, interval length, CV and bias over samples from the simulated population (supplement §6).
 
 One replicate draws a sample, runs every method on it and keeps the numbers; `summarize` turns replicates into tidy
-frames with Monte Carlo standard errors. A cell without records in a sample has no mean there: that replicate is left
-out of the cell's figures.
+frames with Monte Carlo standard errors. A cell without records in a sample has no mean in that replicate, and the
+replicate is left out of the cell's figures.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Simulation:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the study's folder remembers of it."""
+        """The settings that are kept in the study's folder, which identify the study."""
         own = {
             "study": "simulation",
             "version": version("svysynth"),
@@ -64,7 +64,7 @@ class Simulation:
 
     @property
     def streams(self) -> Streams:
-        """The source of all its randomness."""
+        """The random streams of the study."""
         return Streams.seeded(self.seed)
 
     def sample(self, index: int) -> SurveyInMemory:
@@ -72,7 +72,7 @@ class Simulation:
         return draw_sample(_population(self.seed), self.streams, index, self.n, self.systematic)
 
     def streams_of(self, index: int) -> Streams:
-        """The source of what the methods draw in a replicate."""
+        """The random streams of the methods in a replicate."""
         return self.streams.split("replicate", index)
 
     def truth(self) -> pl.DataFrame:
@@ -81,8 +81,9 @@ class Simulation:
 
 
 AS_PUBLISHED = Simulation(replace(PLAN, ceiling=0.85, lognormal=True), systematic=True)
-"""What the paper's figures suggest that its authors ran (docs/reproduction.md): systematic samples, FBP's bounds of the
-lognormal density of π, and weights α of at most 0.85, which was chosen so that intervals have the published lengths."""
+"""The study as the paper's figures suggest that its authors ran it (docs/reproduction.md): systematic samples, bounds
+under the lognormal density of π for FBP, and weights α of at most 0.85. This ceiling was chosen so that intervals have
+the published lengths."""
 
 
 @cache
@@ -107,7 +108,7 @@ def _census(population: Population) -> pl.DataFrame:
 def replicate(study: Simulation, index: int) -> Mapping[str, Floats]:
     """One replicate: tables (scenario × row × 3), fits (fit × FIT_COLUMNS), and the sample's correlation.
 
-    The first, which is the selected sample, keeps the raw points of its figures too.
+    The first replicate, which is the selected sample, also keeps the raw points for the figures.
     """
     survey, streams = study.sample(index), study.streams_of(index)
     fitted = fit_all(survey, study.plan, streams)
@@ -123,12 +124,12 @@ def replicate(study: Simulation, index: int) -> Mapping[str, Floats]:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The numbers of all replicates, stacked, with what they are compared to."""
+    """The numbers of all replicates, stacked, with the population's true values."""
 
     scenarios: tuple[Scenario, ...]
     truth: pl.DataFrame
     estimate: Floats
-    """Replicate × scenario × row, and so are the next two."""
+    """Replicate × scenario × row, like `se` and `length`."""
     se: Floats
     length: Floats
 
@@ -140,11 +141,11 @@ class Results:
 
     @property
     def has_field(self) -> Booleans:
-        """Which rows are of a field: 24 cells of each statistic."""
+        """Which rows belong to a field: 24 cells of each statistic."""
         return (self.truth["field"] != ALL).to_numpy()
 
     def rows(self, statistic: str) -> Booleans:
-        """The 24 rows of a statistic that are of a field."""
+        """The 24 rows of a statistic that belong to a field."""
         return np.asarray(self.has_field & (self.truth["statistic"] == statistic).to_numpy())
 
     def position(self, scenario: Scenario) -> int:
@@ -179,7 +180,7 @@ def summarize(results: Results) -> pl.DataFrame:
 def length_ratios(results: Results) -> pl.DataFrame:
     """The length of FBP's intervals over that of FBS's: the mean over 24 cells of the ratio of mean lengths.
 
-    The standard error is that of the ratio's linearised value in each replicate.
+    The standard error comes from the spread over replicates of the linearised ratio.
     """
     rows = []
     for scenario in results.scenarios:
@@ -199,7 +200,7 @@ def length_ratios(results: Results) -> pl.DataFrame:
 
 
 def averages(summary: pl.DataFrame) -> pl.DataFrame:
-    """Means over the 24 cells with a field, of every scenario."""
+    """Means over the 24 cells of fields, for every scenario."""
     cells = summary.filter(pl.col("field") != ALL)
     by = ("method", "lipschitz", "datasets", "epsilon", "statistic")
     figures = pl.col("coverage", "length", "cv").mean(), pl.col("relative_bias").abs().mean().alias("absolute_bias")
@@ -222,7 +223,7 @@ def rmse_ratios(results: Results, index: int = 0) -> pl.DataFrame:
 
 
 def fit_figures(study: Simulation, replicates: Sequence[Mapping[str, Floats]]) -> pl.DataFrame:
-    """Δ before and after weighting, refits and attempts of every fit, and the sample's cor(salary, weight)."""
+    """Δ before and after weighting, mean α, refits and attempts of every fit, and the sample's cor(salary, weight)."""
     rows = [
         (index, model, bound, *one["fits"][position], float(one["correlation"][0]))
         for index, one in enumerate(replicates)
@@ -235,7 +236,7 @@ def fit_figures(study: Simulation, replicates: Sequence[Mapping[str, Floats]]) -
 def population_correlations(study: Simulation) -> Floats:
     """cor(salary, survey weight) in the study's population, and then in others drawn in the same way.
 
-    A unit's weight is Σ_h π/(N_h π) times a constant, n being allocated in proportion to the strata.
+    A unit's weight is Σ_h π/(N_h π) times a constant, because n is allocated in proportion to the sizes of the strata.
     """
     populations = [_population(study.seed), *(make_population(study.streams, 1 + i) for i in range(POPULATIONS))]
     found = []

@@ -1,8 +1,8 @@
-"""The selected sample: record bounds and the scatter of salary against weight for one sample (paper §4.2, supplement).
+"""The selected sample: bounds of its records, and plots of its salaries and weights (paper §4.2, supplement).
 
-The sample is that of the first replicate of the repeated study, whose tables give its RMSE ratios. This file keeps the
-raw points of the figures as well, at the smaller Δ. They come from a simulated population: no real person's data are
-shown.
+The selected sample is that of the first replicate of the repeated study; its RMSE ratios come from the tables of that
+replicate. This module keeps the raw points for the figures as well, at the smaller Δ. The points come from a simulated
+population: no real person's data are shown.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ POINTS = ("salary", "weight")
 def raw_points(survey: Survey, fitted: Mapping[tuple[str, float], Fitted]) -> dict[str, Floats]:
     """Bounds of the records under every model, and (salary, weight) points of the sample and of one synthetic survey.
 
-    Keys: `bounds MODEL` (unweighted, weighted), `points sample`, `points METHOD smoothed|synthesised`. Of several fits
-    of a model, the first counts.
+    Keys: `bounds MODEL` (unweighted, weighted), `points sample`, `points METHOD smoothed|synthesised`. If a model
+    has several fits, the first one is used.
     """
     found = {"points sample": _points(survey, survey.design.weight)}
     for (model, _), one in fitted.items():
@@ -38,7 +38,7 @@ def raw_points(survey: Survey, fitted: Mapping[tuple[str, float], Fitted]) -> di
 
 
 def bounds_of(fitted: Fitted) -> Floats:
-    """Record × 2: the bound of each record without weights, and with them."""
+    """Record × 2: the bound of each record without the weights α, and with them."""
     calibration = fitted.calibration
     columns = {"unweighted": calibration.bounds, "weighted": calibration.weighted_bounds}
     return pl.DataFrame(columns).to_numpy()
@@ -49,7 +49,7 @@ def _points(survey: Survey, weight: str) -> Floats:
 
 
 def tidy_bounds(found: Mapping[str, Floats]) -> pl.DataFrame:
-    """model, weighting, bound: a row for each record."""
+    """The columns model, weighting and bound, with a row for each record, model and weighting."""
     frames = [
         pl.DataFrame({"model": key.removeprefix("bounds "), "weighting": weighting, "bound": value[:, column]})
         for key, value in found.items()
@@ -60,7 +60,7 @@ def tidy_bounds(found: Mapping[str, Floats]) -> pl.DataFrame:
 
 
 def tidy_points(found: Mapping[str, Floats]) -> pl.DataFrame:
-    """method, weights, salary, weight: a row for each point of the scatter plots."""
+    """The columns method, weights, salary and weight, with a row for each point of the scatter plots."""
     frames = []
     for key, value in found.items():
         if key.startswith("points "):

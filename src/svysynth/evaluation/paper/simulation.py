@@ -1,7 +1,8 @@
 """The paper's simulation: a population of 100,000 with informative sampling, and stratified PPS samples (paper §4.1).
 
 Cell sizes and mean salaries are those of the paper's coverage tables; log y ~ N(log mean − 0.08, 0.4²) and
-log π = log y + N(0, 0.4²). Fields are strata; n is allocated in proportion to their sizes; PPS with replacement on π.
+log π = log y + N(0, 0.4²). Fields are strata, and n is allocated in proportion to their sizes. Within a stratum units
+are drawn with replacement, with probabilities in proportion to π.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def draw_sample(
 ) -> SurveyInMemory:
     """A stratified PPS sample of exactly n units: with replacement, or systematic in the population's order.
 
-    In that order the men of a field come before its women, so that a systematic sample has both in proportion.
+    In that order the men of a field come before its women, so that a systematic sample has men and women in proportion.
     """
     generator = streams.generator("sample", index)
     chosen, weights = [], []
@@ -85,7 +86,11 @@ def draw_sample(
 
 
 def choose_systematically(share: Floats, size: int, start: float) -> Integers:
-    """The units in which start, start + 1, … fall when units with these shares lie on a line of length `size`."""
+    """The units chosen by systematic sampling from a random start between 0 and 1.
+
+    The units lie one after another on a line of length `size`, each with a length in proportion to its share. Chosen
+    are the units in which start, start + 1, … fall.
+    """
     ends = np.cumsum(share)
     return np.searchsorted(ends / ends[-1] * size, start + np.arange(size), side="right")
 

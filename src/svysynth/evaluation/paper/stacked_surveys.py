@@ -1,7 +1,7 @@
-"""Stacked surveys: many surveys tabulated as one, so that a table of each costs little more than its records.
+"""Stacked surveys: many surveys tabulated as one, which saves the fixed cost of a table for each survey.
 
 The survey's number is one more public column, and strata of different surveys are different strata. A cell of one
-survey then has the estimate and the standard error that the survey alone would give it.
+survey then has the estimate and the standard error that it would have if the survey were tabulated alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AS_IN_THE_PAPER = EstimationSpec(standard_errors="paper")
 
 
 def stack_surveys(surveys: Sequence[Survey]) -> SurveyInMemory:
-    """Surveys with the same columns and levels as one."""
+    """Combine surveys that have the same columns and levels into one survey."""
     first = surveys[0]
     strata = [one.index.stratum if one.design.strata else np.zeros(len(one), np.int64) for one in surveys]
     most = max(int(stratum.max()) for stratum in strata) + 1
@@ -37,9 +37,9 @@ def stack_surveys(surveys: Sequence[Survey]) -> SurveyInMemory:
 
 
 def tabulate_stack(stack: Survey, rules: Synthetic) -> Floats:
-    """Survey × row × (estimate, standard error): counts and means by the public columns, by a method's rules.
+    """Counts and means by the public columns, by a method's rules: survey × row × (estimate, standard error).
 
-    Standard errors are the paper's. Not a number where a cell is empty and has no mean.
+    Standard errors are computed as in the paper. The mean of an empty cell is NaN.
     """
     if not rules.strata_in_variance:
         stack = replace(stack, design=replace(stack.design, strata=NUMBER))

@@ -50,21 +50,28 @@ from svysynth.survey.files import write_frame
 REPLICATES, RELEASES = "replicates", "releases"
 SYNTHETIC: tuple[Method, ...] = ("fbs", "fbp", "fbp-full")
 SCATTERS: dict[Method, int] = {"fbs": 1, "fbp": 2}
-"""The supplement's number of each scatter of salary against weight."""
+"""The supplement's figure number of each scatter plot of salary and weight."""
 SYMBOLS = {"lipschitz": "Δ", "datasets": "m", "epsilon": "ε"}
 LAPLACE: Method = "laplace"
 SUPPLEMENT = {(1.8, 3): 3, (1.8, 1): 4, (1.8, 5): 5, (1.8, 10): 6, (3.4, 3): 7, (3.4, 1): 8, (3.4, 5): 9, (3.4, 10): 10}
-"""The supplement's number of each figure of coverage against CV, by (Δ, m)."""
+"""The supplement's figure number of each plot of coverage and CV, by (Δ, m)."""
 AS_PUBLISHED_MEANS = (
-    "Samples are drawn systematically and FBP's bounds are those of the lognormal density of π, as the paper's figures "
-    "suggest that its authors did; the weights α are at most 0.85, so that intervals have the published lengths."
+    "Samples are drawn systematically, and FBP's bounds are those of the lognormal density of the inclusion "
+    "probability π, as the paper's figures suggest that its authors did. The weights α are at most 0.85, so that "
+    "intervals have the published lengths."
 )
 SOURCE = "confidential, internal use only"
 """The source column of numbers that come from a file; `svysynth tables` writes the same."""
+TERMS = (
+    "FBS is the fully Bayes model of the observed sample, FBP the fully Bayes model of the population and the "
+    "sampling. Δ is the largest Lipschitz bound of a record, m the number of synthetic data sets, and ε = 2·Δ·m the "
+    "privacy loss (smaller is safer). The guarantee of FBS and FBP is asymptotic here, and the ε of the paper's "
+    "Laplace noise is nominal: neither is differential privacy."
+)
 HOW_TO_READ = (
-    "A difference is ours less the paper's, in Monte Carlo standard errors of that difference, which count the error "
-    "of both sides. Differences beyond 2 are marked yellow, beyond 3 red: about 5% and 0.3% of the numbers would be "
-    "so if both sides did the same."
+    "A difference is our number minus the paper's, in Monte Carlo standard errors of that difference, which include "
+    "the error of both sides. Differences beyond 2 are marked yellow, beyond 3 red. If both sides did the same, about "
+    "5% of the differences would be beyond 2, and 0.3% beyond 3."
 )
 
 
@@ -76,21 +83,22 @@ def run_simulation(
     progress: Progress = lambda done, total: None,
     batch: int | None = None,
 ) -> Path:
-    """The simulation: one selected sample, and repeated sampling. Gives back the path of the page.
+    """Run the simulation: one selected sample, and repeated sampling. Returns the path of the page.
 
     With `batch`, this many fits are computed together on JAX's device, and the workers draw the samples.
     """
     frames = simulation_frames(study, folder, replicates, workers, progress, batch)
     pictures = _draw_simulation(study, folder, frames)
     paragraphs = [
-        f"The paper's simulation, run here with R = {replicates} repeated samples of n = {study.n} (the paper: "
-        f"{PAPER_REPLICATES}), {study.plan.draws} draws a fit, and seed {study.seed}. "
+        f"The paper's simulation, run here with R = {replicates} repeated samples (the paper: {PAPER_REPLICATES}) of "
+        f"n = {study.n} records, {study.plan.draws} posterior draws for each fit, and seed {study.seed}. "
         f"{_attempts(frames['fits'])}",
         *([AS_PUBLISHED_MEANS] if study == AS_PUBLISHED else []),
+        TERMS,
         HOW_TO_READ,
     ]
     compared = frames["comparison"]
-    means = [("Means over the 24 cells with a field, of every method", _wide(frames["averages"]))]
+    means = [("Means over the 24 cells of fields, for every method", _wide(frames["averages"]))]
     target = folder / "simulation.html"
     write_page(target, "Simulation: paper and here", paragraphs, agreement(compared), compared, means, pictures)
     _open_to_all(folder)
@@ -140,14 +148,15 @@ def _draw_simulation(study: Simulation, folder: Path, frames: dict[str, pl.DataF
     drawn: list[tuple[Picture, Figure]] = [
         (
             Picture(
-                "figure-3-bounds", f"Figure 3. Lipschitz bounds of the records without and with weights, Δ = {lowest}."
+                "figure-3-bounds",
+                f"Figure 3. Lipschitz bounds of the records without and with the weights α, Δ = {lowest}.",
             ),
             bounds_figure(frames["bounds"]),
         ),
         (
             Picture(
                 "figure-4-weights",
-                "Figure 4. Salary and weight in the sample, and as synthesised with smoothed weights.",
+                "Figure 4. Salary and weight in the sample, and in synthetic data with smoothed weights.",
             ),
             scatter_figure(
                 points,
@@ -176,7 +185,10 @@ def _draw_simulation(study: Simulation, folder: Path, frames: dict[str, pl.DataF
             (f"{NAMES[method]}, synthesised weights", method, "synthesised"),
             (f"{NAMES[method]}, smoothed weights", method, "smoothed"),
         ]
-        caption = f"Figure S{number}. Salary and weight: sample, synthesised and smoothed weights of {NAMES[method]}."
+        caption = (
+            f"Figure S{number}. Salary and weight in the sample, and in {NAMES[method]}'s synthetic data with "
+            "synthesised and with smoothed weights."
+        )
         drawn.append((Picture(f"figure-s{number}-weights", caption), scatter_figure(points, panels)))
     drawn += _draw_coverage(study, frames["coverage"], methods)
     return _save(folder, drawn)
@@ -190,8 +202,8 @@ def _draw_coverage(study: Simulation, summary: pl.DataFrame, methods: Sequence[M
         number = f"s{SUPPLEMENT[bound, m]}-" if (bound, m) in SUPPLEMENT else ""
         name = f"figure-{number}coverage-{bound}-{m}"
         caption = (
-            f"Figure {number.rstrip('-').upper()}. Coverage against CV in 24 cells, m = {m}, Δ = {bound}, "
-            f"ε = {2 * bound * m:g}. The line is at 0.95."
+            f"Figure {number.rstrip('-').upper()}. Coverage and coefficient of variation (CV) in 24 cells, m = {m}, "
+            f"Δ = {bound}, ε = {2 * bound * m:g}. The line is at a coverage of 0.95."
         )
         drawn.append((Picture(name, caption), coverage_figure(own, methods)))
     return drawn
@@ -204,7 +216,7 @@ def run_application(
     workers: int | Engine | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Path:
-    """The application, on the stand-in or on the public-use file. Gives back the path of the page.
+    """Run the application on the stand-in or on the public-use file. Returns the path of the page.
 
     With a file, each page, table and figure is marked as internal, in a folder that only its owner can enter.
     """
@@ -226,14 +238,16 @@ def run_application(
     paragraphs = [
         f"The paper's tables of the Survey of Doctorate Recipients, made here from {source}: n = {len(survey):,}, "
         f"ε = 10.8, m = 3. {_attempts(frames['fits'])}",
-        "Shown is the first of "
-        f"{releases} releases with different random numbers, whose spread is the Monte Carlo error. {HOW_TO_READ} "
-        f"The sample's own figures have no such error: {sample_agreement(frames['comparison'])}.",
+        TERMS,
+        f"The page shows the first of {releases} releases with different random numbers; the spread over the releases "
+        f"is the Monte Carlo error. {HOW_TO_READ} The sample's own figures have no Monte Carlo error: "
+        f"{sample_agreement(frames['comparison'])}.",
     ]
     if study.data is None:
         paragraphs.append(
-            "The stand-in reproduces the published Sample columns, not the records behind them: the private columns "
-            "differ by more than Monte Carlo error where the models see what the published tables do not say."
+            "The stand-in reproduces the published Sample columns, but not the records behind them. The private "
+            "columns differ from the paper's by more than the Monte Carlo error where they depend on features of the "
+            "records that the published tables do not show."
         )
     compared = frames["comparison"]
     target = folder / "application.html"
@@ -244,7 +258,9 @@ def run_application(
 
 
 def _draw_application(folder: Path, frames: dict[str, pl.DataFrame], banner: str | None) -> list[Picture]:
-    bounds = Picture("figure-1-bounds", "Figure 1. Lipschitz bounds of the records without and with weights, Δ = 1.8.")
+    bounds = Picture(
+        "figure-1-bounds", "Figure 1. Lipschitz bounds of the records without and with the weights α, Δ = 1.8."
+    )
     caption = "Figure 2. RMSE in 27 cells against the confidential estimates, m = 3, ε = 10.8; logarithmic axis."
     rmse = frames["tables"].filter(pl.col("rmse") > 0)
     methods = [method for method in (*SYNTHETIC, LAPLACE) if method in rmse["method"]]
@@ -292,7 +308,7 @@ def _wide(averages: pl.DataFrame) -> pl.DataFrame:
 
 def _attempts(fits: pl.DataFrame) -> str:
     again = int((fits["attempts"] > 1).sum())
-    return f"{fits.height} calibrations, {again} of them repeated with other random numbers."
+    return f"{fits.height} calibrations were made; {again} of them had to be repeated with other random numbers."
 
 
 def _workers(wanted: int | Engine | None) -> int | Engine:
@@ -301,5 +317,7 @@ def _workers(wanted: int | Engine | None) -> int | Engine:
 
 def _enough(count: int) -> int:
     if count < 2:
-        raise SurveyError("spec", "--replicates", "is less than 2, which has no Monte Carlo error", "use 2 or more")
+        raise SurveyError(
+            "spec", "--replicates", "is less than 2, and a single replicate has no Monte Carlo error", "use 2 or more"
+        )
     return count

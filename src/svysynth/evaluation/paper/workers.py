@@ -1,4 +1,4 @@
-"""Workers: the replicates of a study in parallel processes, each kept in a file of its own.
+"""Workers: processes that compute the replicates of a study in parallel, and keep each in a file of its own.
 
 A replicate depends on the study's settings and its own number alone, and every worker computes on one thread. The
 results are therefore the same for any number of workers. A study that was stopped or killed continues when it is run
@@ -31,7 +31,7 @@ from svysynth.core.hidden_folders import appearing, clear_leftovers
 Arrays = dict[str, Floats]
 Task = Callable[[int], Mapping[str, Floats]]
 Progress = Callable[[int, int], None]
-"""Called with the number of replicates done, and of how many."""
+"""Called with the number of replicates that are done, and the number of all replicates."""
 Refusal = tuple[Kind, str, str, str]
 
 SETTINGS = "study.json"
@@ -47,16 +47,16 @@ def claim_folder(folder: Path, settings: Mapping[str, Any], mode: int = 0o777) -
         known = folder / SETTINGS
         if known.is_file():
             if known.read_text(encoding="utf-8") != content:
-                problem = "holds a study with other settings or of another version"
-                raise SurveyError("file", place, problem, "choose another with --out")
+                problem = "holds a study with other settings or of another version of svysynth"
+                raise SurveyError("file", place, problem, "choose another folder with --out")
         elif any(folder.iterdir()):
-            raise SurveyError("file", place, "is not empty and holds no study", "choose another with --out")
+            raise SurveyError("file", place, "is not empty and holds no study", "choose another folder with --out")
         else:
-            folder.chmod(folder.stat().st_mode & mode)  # it may have been there, empty and open to others
+            folder.chmod(folder.stat().st_mode & mode)  # an empty folder that was there may be open to others
             with appearing(known) as temporary:
                 temporary.write_text(content, encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise SurveyError("file", place, "cannot be written", "choose another with --out") from None
+        raise SurveyError("file", place, "cannot be written", "choose another folder with --out") from None
 
 
 def run_replicates(
@@ -109,12 +109,10 @@ def processes(workers: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
         except (KeyboardInterrupt, SystemExit):
             for worker in set(multiprocessing.active_children()) - others:
-                worker.kill()  # otherwise its work would be waited for
+                worker.kill()  # otherwise the shutdown below would wait for its work
             raise
         except BrokenProcessPool:
-            remedy = (
-                "run the same command again, which continues where it stopped, with fewer --workers if memory is short"
-            )
+            remedy = "run the same command again: it continues where it stopped; use fewer --workers if memory is short"
             raise SurveyError("data", "the study", "a worker was killed", remedy) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -141,7 +139,7 @@ def keep_replicate(folder: Path, index: int, result: Mapping[str, Floats]) -> No
 
 
 def _work(task: Task, folder: Path, index: int) -> Refusal | None:
-    """One replicate, in a worker. A `SurveyError` is returned in parts, since it cannot be pickled."""
+    """Compute one replicate in a worker. A `SurveyError` is returned in parts, because it cannot be pickled."""
     try:
         keep_replicate(folder, index, task(index))
     except SurveyError as error:
