@@ -1,10 +1,14 @@
-"""The measured tables of docs/choosing.md, from what bench/noisy_sums.py wrote: python bench/choosing_page.py
+"""Makes the measured tables of docs/choosing.md from the results of bench/noisy_sums.py.
+
+    python bench/choosing_page.py
+
+The results come from
 
     python bench/noisy_sums.py bench/results/choosing.csv --keep FOLDER --population CPSSW8 --folder WHERE_THE_FILE_IS
         --records 300 1000 3000 10000 30000 --methods fbs laplace --epsilon 0.5 1 2 4 10 --replicates 40 --draws 250
         --rounds 1
 
-The tables stand between two comments of the page; the rest of it is written by hand.
+Each table stands between two comments in the page; the rest of the page is written by hand.
 """
 
 import re
@@ -25,12 +29,12 @@ def main():
 
 
 def with_tables(page, found):
-    """The page with each of its measured tables made from these results."""
+    """The page, with each of its measured tables made from these results."""
     return MEASURED.sub(lambda place: place[1] + table(found, place[2]) + place[3], page)
 
 
 def table(found, method):
-    """Lengths of intervals over the sample's own; a row for each number of records, a column for each ε of the spec."""
+    """A table of interval lengths over the sample's own: a row for each number of records, a column for each ε of the spec."""
     own = found.filter(pl.col("method") == method)
     epsilons = own["epsilon"].unique().sort()
     text = "| records | " + " | ".join(f"ε = {2 * epsilon:g}" for epsilon in epsilons) + " |\n"
@@ -42,7 +46,7 @@ def table(found, method):
 
 
 def entry(rows):
-    """Counts of regions and of inner cells; means of regions, of inner cells and of the whole."""
+    """An entry: counts of regions and of inner cells; means of regions, of inner cells and of the whole."""
     lengths = [rows.row(by_predicate=has(*one), named=True)["length_over_sample"] for one in CLASSES]
     shown = [f"{length:.2f}" if length < 10 else f"{length:.0f}" for length in lengths]
     return f"{', '.join(shown[:2])}; {', '.join(shown[2:])}"

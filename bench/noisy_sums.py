@@ -12,7 +12,7 @@ alone. With --files there are further rows (kind: files) for the results that a 
 synthetic files by the rules of multiple imputation. Results are kept in the folder --keep, and a run that was stopped
 continues from there.
 
-A release has 1,000 draws, from chains that are run on until their diagnostics pass, in up to four rounds. For thousands
+A release has 1,000 draws, from chains that are run on until their diagnostics pass, in up to 24 rounds. For thousands
 of samples --draws 250 --rounds 1 is enough to measure coverage, but tells little about diagnostics.
 """
 
