@@ -34,7 +34,7 @@ def with_tables(page, found):
 
 
 def table(found, method):
-    """A table of interval lengths over the sample's own: a row for each number of records, a column for each ε of the spec."""
+    """Interval lengths over the sample's own: a row for each number of records, a column for each ε of the spec."""
     own = found.filter(pl.col("method") == method)
     epsilons = own["epsilon"].unique().sort()
     text = "| records | " + " | ".join(f"ε = {2 * epsilon:g}" for epsilon in epsilons) + " |\n"

@@ -6,8 +6,8 @@
 ε is for blanked answers, or with --protect record for taking part; for changed answers or records it is twice as large.
 Noise on the tables (laplace) has one ε for both, and is run with twice the ε given. The program writes a CSV with a row
 for each sample size, method, ε, statistic and class of cells. The row has coverage, median length and RMSE over the
-sample's own, standard error over RMSE, how many fits passed their diagnostics, and in how many releases the private
-check of the model's shape had no objection. With --weight-public weights are declared public, and ε is for the outcome
+sample's own, standard error over RMSE, how many fits passed their diagnostics, and in how many releases the
+check of the model's shape found no misfit. With --weight-public weights are declared public, and ε is for the outcome
 alone. With --files there are further rows (kind: files) for the results that a user gets from the given number of
 synthetic files by the rules of multiple imputation. Results are kept in the folder --keep, and a run that was stopped
 continues from there.

@@ -34,14 +34,14 @@ populations. It is made by `python bench/noisy_sums_page.py` from bench/results/
 the population and the sampling. Samples are stratified PPS samples. Each sample is protected once, and tables are by
 field and gender (or by region and gender, or by school type and award).
 
-ε is the privacy loss (smaller is safer) for blanked answers; for a changed answer it is twice as large. Noise on the
-tables has only one ε, for blanked and for changed answers alike: it was run with twice the ε shown.
+ε is the privacy loss (smaller is safer) for blanked answers; for a changed answer it is twice as large. For noise on
+the tables (`laplace`) ε is the same for blanked and for changed answers; it was run with twice the ε shown.
 
 Each entry of the tables has five numbers: counts of fields, counts of inner cells; means of fields, means of inner
 cells, mean of the whole file. Lengths and RMSE are ratios to the sample's own. **Bold**: coverage outside 0.93 to
 0.985, or standard error over RMSE outside 0.95 to 1.35. R is the number of samples. With R samples the coverage of one
 figure, such as the mean of the whole file, has a standard error of up to 0.22/√R; that of a class of cells is smaller.
-*Fit* is the share of releases in which the private check of the model's shape had no objection.
+*Fit* is the share of releases in which the check of the model's shape, by the noisy histograms, found no misfit.
 
 Fits of this study have 250 draws from chains of fixed length. A release has 1,000 draws, from chains that are run on
 until their diagnostics pass, within limits; the last section shows how often they passed. The asymptotic mechanism is
