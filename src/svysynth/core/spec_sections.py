@@ -37,7 +37,7 @@ def listed(names: Any) -> Any:
 
 
 class Sections(ModelMetaclass):
-    """The metaclass of sections: it reports problems in the same way for sections made in Python and read from a file."""
+    """The metaclass of sections: it reports the same problems for sections made in Python and read from a file."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         """Make a section, or raise one error that lists its problems."""

@@ -80,7 +80,7 @@ class CovariancePrior(Protocol):
     """
 
     def log_narrowing(self, log_ratio: Array) -> Array:
-        """log h, where ρ = sin θ and the factor h narrows tan θ to avoid a funnel of the prior; log_ratio: log s_v/s_t."""
+        """The log of the factor that narrows tan θ (ρ = sin θ) to avoid a funnel; log_ratio: log s_v/s_t."""
 
     def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
         """The log density of log s_t, log s_v and θ; rest: √(1 − ρ²)."""
