@@ -41,7 +41,7 @@ Each entry of the tables has five numbers: counts of fields, counts of inner cel
 cells, mean of the whole file. Lengths and RMSE are ratios to the sample's own. **Bold**: coverage outside 0.93 to
 0.985, or standard error over RMSE outside 0.95 to 1.35. R is the number of samples. With R samples the coverage of one
 figure, such as the mean of the whole file, has a standard error of up to 0.22/√R; that of a class of cells is smaller.
-*Fit* is the share of releases in which the private check of the model's shape had no objection.
+*Fit* is the share of releases in which the check of the model's shape, by the noisy histograms, found no misfit.
 
 Fits of this study have 250 draws from chains of fixed length. A release has 1,000 draws, from chains that are
 continued until their diagnostics pass, within limits; the last section shows how often they passed. The asymptotic

@@ -22,7 +22,7 @@ class ListedModel(NamedTuple):
     home: str
     """The class, as module and name."""
     described: str
-    """What it is a model of, for readers of a release."""
+    """A description of what it models, for readers of a release."""
     promises: tuple[Promise, ...] = ("asymptotic",)
     """The guarantees with which it can be released."""
 
@@ -49,18 +49,18 @@ class ListedMechanism(NamedTuple):
     """An entry in the list of mechanisms."""
 
     own_names: tuple[str, ...]
-    """Empty for a mechanism that goes by the names of models: of all models with its promise."""
+    """The names of the mechanism itself. Empty if users name a model instead: any model that has its promise."""
     promise: Promise
     microdata: bool
     """Whether synthetic files are released, or tables alone."""
     home: str
     """The class, as module and name."""
     files: int = 3
-    """How many synthetic files are made if the spec does not say."""
+    """The number of synthetic files if the spec does not state one."""
     fewest: int = 1
     """The fewest synthetic files that may be asked for; 0 if tables can be released alone."""
     whole_records: bool = False
-    """Whether whole records can be protected: the public columns and participation, too."""
+    """Whether whole records can be protected: public columns and participation too."""
     scaled: bool = False
     """Whether sums are measured in scales of outcome and weight (`privacy.scales`), which may be public constants."""
 

@@ -1,6 +1,7 @@
-"""`[survey.replicates]`: replicate weights that come with a file, and how the spread over them is a variance.
+"""`[survey.replicates]`: replicate weights that come with a file, and their method of variance estimation.
 
-The methods are those of R's `svrepdesign`: the variance of an estimate q is Σ_r s_r(q_r − q)², with s_r of the method.
+The methods are those of R's `svrepdesign`: the variance of an estimate q is Σ_r s_r(q_r − q)², with factors s_r that
+depend on the method.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def numbered(names: Any) -> Any:
 
 
 class ReplicatesSpec(Section):
-    """`[survey.replicates]`: replicate weights that come with the file, and how their spread is a variance."""
+    """`[survey.replicates]`: replicate weights that come with the file, and their method of variance estimation."""
 
     weights: Annotated[tuple[Name, ...], Field(min_length=2, strict=False), BeforeValidator(numbered)]
     method: ReplicateMethod
@@ -55,7 +56,7 @@ class ReplicatesSpec(Section):
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """s_r of each replicate."""
+        """The factor s_r of each replicate."""
         count = len(self.weights)
         match self.method:
             case "brr":

@@ -1,4 +1,4 @@
-"""Sections: what every table of a spec has in common, and how its problems are reported.
+"""Sections: what all sections of a spec have in common, and how their problems are reported.
 
 A section is frozen, strictly typed and closed to unknown keys. Problems are reported in the terms of the spec, with the
 setting's name and never with the offending value, whether the section was read from a file or made in Python.
@@ -37,10 +37,10 @@ def listed(names: Any) -> Any:
 
 
 class Sections(ModelMetaclass):
-    """The metaclass of sections: problems are reported alike, for a section made in Python and for one from a file."""
+    """The metaclass of sections: it reports the same problems for sections made in Python and read from a file."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """Make a section, or report every problem with it."""
+        """Make a section, or raise one error that lists its problems."""
         try:
             return super().__call__(*arguments, **settings)
         except ValidationError as error:
@@ -48,7 +48,7 @@ class Sections(ModelMetaclass):
 
 
 class Section(BaseModel, metaclass=Sections):
-    """A table of the spec: frozen, strictly typed, and closed to unknown keys."""
+    """A section of the spec (a TOML table): frozen, strictly typed, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 

@@ -1,7 +1,7 @@
-"""Supplied replicates: variances from replicate weights that came with a file, as those of R's `svrepdesign`.
+"""Supplied replicates: variances from replicate weights that come with a file, as with R's `svrepdesign`.
 
-The variance of an estimate q is Σ_r s_r(q_r − q)², with s_r of the method (`core/spec_replicates.py`), or about the
-mean of the q_r where the spec says so.
+The variance of an estimate q is Σ_r s_r(q_r − q)², with factors s_r that depend on the method
+(`core/spec_replicates.py`). If the spec says so, the mean of the q_r takes the place of q.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from svysynth.estimation.statistics import DomainSums, estimate
 from svysynth.survey.survey import Survey
 
 DEPENDENT = 1e-5
-"""Replicate weights of which less than this part is left beside the others add no degree of freedom, as in R."""
+"""The tolerance of the rank, as in R: replicate weights add no degree of freedom if their residual on those before is
+shorter than this fraction of their own length."""
 
 
 @outlined
@@ -33,9 +34,9 @@ class SuppliedReplicates:
     survey: Survey
     spec: ReplicatesSpec
     group: Integers
-    """For each group of the moments its cell, numbered as the rows of the sums."""
+    """For each group of the moments its cell, by the number of its row in the sums."""
     record: Integers
-    """For each record its cell, numbered likewise."""
+    """For each record its cell, numbered in the same way."""
     weight: Floats
     outcome: Floats
 
@@ -43,9 +44,9 @@ class SuppliedReplicates:
     def of(
         cls, survey: Survey, spec: ReplicatesSpec, crossed: Sequence[str], moments: Moments, estimation: EstimationSpec
     ) -> SuppliedReplicates:
-        """From one pass over the records for each replicate."""
+        """Compute the sums, with one pass over the records for each replicate."""
         if estimation.variance != "taylor":
-            remedy = "leave estimation.variance out: the replicate weights of the file say how variances are made"
+            remedy = "leave estimation.variance out: survey.replicates says how variances are computed"
             raise SurveyError("spec", "estimation.variance", "contradicts survey.replicates", remedy)
         present, group = np.unique(moments.cell, return_inverse=True)
         record = np.searchsorted(present, np.asarray(survey.cell_index(crossed)))
@@ -67,14 +68,14 @@ class SuppliedReplicates:
         return np.where(np.isfinite(found), found, np.nan)
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
-        """The rank of the replicate weights, minus one: R's `degf`; in a domain, of the records inside."""
+        """The rank of the replicate weights minus one, as R's `degf`; in a domain, the rank for the records inside."""
         inside = slice(None) if in_base is None else np.isin(self.record, np.unique(self.group[in_base]))
         weights = np.stack([np.asarray(self.survey.values(name))[inside] for name in self.spec.weights])
         size = np.linalg.norm(weights, axis=1)
         size = np.where(size > 0, size, 1.0)
         left = (weights @ weights.T) / np.outer(size, size)
         rank = 0
-        for place in range(len(left)):  # elimination: what is left on the diagonal is the squared rest of a column
+        for place in range(len(left)):  # elimination leaves the squared residuals on the diagonal
             if left[place, place] > DEPENDENT**2:
                 left = left - np.outer(left[:, place], left[place]) / left[place, place]
                 rank += 1

@@ -1,8 +1,8 @@
 """Findings: reasons why a release would be wrong, with the findings that several mechanisms share.
 
 A finding says what was found, why it matters and what to use instead. One that `stops` prevents the release. The
-findings of this file may stop a release under any guarantee, because they need no data; `undeclared` does need them,
-and never stops.
+findings of this file may stop a release under any guarantee, because they do not depend on confidential data. Only
+`undeclared` depends on such data, and it never stops.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CLUSTERS = Finding(
 DOMAIN = Finding(
     "domain",
     "releases cannot restrict tables to a domain",
-    "tables of synthetic files do not know who is inside",
+    "synthetic files do not show which records are inside",
     "name the columns of the condition in survey.public and ask for tables by them: their rows are the domains",
     stops=True,
 )
@@ -63,14 +63,14 @@ DOMAIN = Finding(
 REPLICATES = Finding(
     "survey.replicates",
     "releases cannot use replicate weights of the file",
-    "synthetic files could not carry them, and standard errors would be those of another design",
+    "synthetic files have no replicate weights, and standard errors would be those of another design",
     "make direct tables with `svysynth tables`; leave survey.replicates out only if strata describe the design",
     stops=True,
 )
 
 
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
-    """What no mechanism can take into account, of a spec or of a survey."""
+    """The findings for what no mechanism can take into account, from a spec or a survey."""
     cluster = survey.cluster if isinstance(survey, SurveySpec) else survey.design.cluster
     domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
     found = (cluster, CLUSTERS), (domains, DOMAIN), (survey.replicates, REPLICATES)
@@ -103,7 +103,7 @@ def no_public_weights(spec: Spec) -> list[Finding]:
 
 
 def undeclared(survey: Survey, spec: SurveySpec) -> list[Finding]:
-    """Columns in which many records count as the first level because their code is missing or not declared."""
+    """The findings for columns in which many records count as the first level, for lack of a declared code."""
     return [
         Finding(
             f"column '{name}'",

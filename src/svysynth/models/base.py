@@ -1,4 +1,4 @@
-"""Model: what a model has to offer: one log-likelihood term per record, and what follows from it (docs/models.md).
+"""Model: the interface of a model, with one log-likelihood term per record and what follows from it (docs/models.md).
 
 A model sees records (t, v, x): the transformed outcome, the log weight scaled to mean 1, and a row of the design
 matrix. Weighting, bounds, calibration and every guarantee work with any `Model`. Whatever other parts of the package
@@ -80,7 +80,7 @@ class CovariancePrior(Protocol):
     """
 
     def log_narrowing(self, log_ratio: Array) -> Array:
-        """log h, by which tan θ is narrowed where ρ = sin θ, to avoid a funnel of the prior; log_ratio: log s_v/s_t."""
+        """The log of the factor that narrows tan θ (ρ = sin θ) to avoid a funnel; log_ratio: log s_v/s_t."""
 
     def log_terms(self, log_spread: Array, correlation: Array, rest: Array) -> tuple[Array, ...]:
         """The log density of log s_t, log s_v and θ; rest: √(1 − ρ²)."""

@@ -1,8 +1,8 @@
-"""Domains: the part of the population that tables are about, as R's `subset` of a design.
+"""Domains: the parts of the population that tables are about, as with R's `subset` of a design.
 
-A domain is not a row filter. Records outside count as zeros, and strata and clusters stay whole, so that the standard
-errors know that how many records are inside was left to chance. A survey has a column for each domain that its spec
-names, which says of every record whether it is inside.
+A domain is not a row filter. Records outside count as zeros, and strata and clusters stay whole. So standard errors
+include the fact that the number of records inside is random. For each domain that its spec names, a survey has a column
+that says whether a record is inside.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def domain_column(condition: str) -> str:
 
 
 def columns_of_domains(spec: SurveySpec) -> list[str]:
-    """The columns that the domains of a spec look at."""
+    """The columns that the domains of a spec name in their conditions."""
     return [column for domain in spec.domains for column in condition_columns(parse_condition(domain, PLACE))]
 
 
@@ -38,6 +38,11 @@ def read_domains(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> Itera
         assert condition is not None
         inside = holds(frame, condition, file, PLACE)
         if not inside.any():
-            raise SurveyError("data", PLACE, "has no record inside", "loosen the condition")
+            raise SurveyError(
+                "data",
+                PLACE,
+                "has no record inside",
+                "loosen the condition in survey.domain, survey.domains or the table's domain",
+            )
         told = pl.when(inside).then(pl.lit(LEVELS[INSIDE])).otherwise(pl.lit(LEVELS[1 - INSIDE]))
         yield pl.select(told.cast(pl.Enum(LEVELS)).alias(domain_column(domain))).to_series()

@@ -47,15 +47,15 @@ from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_f
 MOST_IN_MEMORY = 2_000_000
 """The most records of a survey that is read as a whole."""
 BLOCKS_A_READ = 16
-"""How many blocks are read from Parquet at a time: about a million records."""
+"""The number of blocks that are read from Parquet at a time: about a million records."""
 READS_A_CORE = 2
-"""How many such pieces each core has at a time, because polars waits for memory and files."""
+"""The number of such reads that are under way for each core: several, because polars waits for memory and files."""
 MOST_BITS = 22
 """The most bits of a hash of public values that is looked up in a table."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The error numbers of a full disk and of an exhausted quota."""
 HASHES = 8
-"""How many hashes are tried before groups are joined instead."""
+"""The number of hash functions that are tried before records are matched to their groups by a join instead."""
 ADDED = "added by svysynth"
 """The name of a column that is added after those of the file; letters are put before it if the name is taken."""
 
@@ -119,14 +119,14 @@ def _read_to(folder: Path, engine: Engine, spec: SurveySpec) -> Survey:
 
 
 def _refuse_without_room(folder: Path, records: int, columns: int) -> None:
-    """Stop where a folder has no room for so many columns of numbers and the groups of the records."""
+    """Stop if the disk of a folder has no space for these columns of numbers and the groups of the records."""
     needed = records * (columns * np.dtype(np.float64).itemsize + np.dtype(np.int32).itemsize)
     if needed > shutil.disk_usage(folder).free:
         raise _no_room()
 
 
 def _no_room() -> SurveyError:
-    remedy = "check the free space there: about 20 bytes for each record"
+    remedy = "free some space on its disk: about 20 bytes for each record are needed"
     return SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy)
 
 
@@ -138,7 +138,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     file = open_data(spec.data)
     require_columns([*needed_columns(spec), *also], file.columns)
     numbers_kept = (spec.outcome, spec.weight, *also)
-    if spec.where is None:  # before the first pass, where it is known how many records there will be
+    if spec.where is None:  # without a filter the number of records is known before the first pass
         _refuse_without_room(folder, count_rows(file), len(numbers_kept))
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
     found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))

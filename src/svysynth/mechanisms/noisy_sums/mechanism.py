@@ -151,7 +151,7 @@ class NoisySums(Mechanism):
             raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
-        """Advice to the reviewer: no amounts, bounds that cut off data, columns that tell answers, unchecked models."""
+        """Advice on unsuitable outcomes, bounds that cut off data, columns that reveal answers, unchecked models."""
         found = examine_bounds(survey, bounds_of(spec))
         added = [] if constants_of(spec) is None else [UNCHECKED]
         own = (*examine_values(survey), *found.findings, *undeclared(survey, spec.survey), *added)

@@ -1,1 +1,1 @@
-"""What is measured with noise, and what it costs: the one part of noisy sums that sees confidential values."""
+"""What is measured with noise, and what it costs: the only part of noisy sums that uses confidential values."""

@@ -72,12 +72,12 @@ from svysynth.survey.survey import Survey
 HISTOGRAM_SENSITIVITY = 2
 MOST_RECORDS = 2**30
 NOT_NORMAL = 0.15
-"""The relative error of the scale as the standard deviation of answers that are only nearly normal."""
+"""The relative error of the scale if it is taken as the standard deviation and answers are only nearly normal."""
 ONE_SCALE_OUT = 0.24
 """The normal density one scale from its centre: an error q in a probability is an error of q/0.24 scales in the
 quantile."""
 NO_SAY = 1e6
-"""The error of the log of a spread if no histogram says anything about it."""
+"""The error of the log of a spread if no histogram was measured."""
 
 
 @dataclass(frozen=True)

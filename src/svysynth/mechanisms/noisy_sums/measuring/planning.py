@@ -7,7 +7,7 @@ margin as well costs a part of the budget and makes margins more precise. Weight
 hold: in finer rows if the file is large, for the whole file if it is small. As in the matrix mechanism, several plans
 are compared, and the one with the least expected error of the requested tables is taken: the mean over their rows of
 
-    log(1 + variance of the mean outcome and of the log count that is not sampling / their sampling variance).
+    log(1 + non-sampling variance/sampling variance), for the mean outcome and for the log count.
 
 Here answers are assumed to have a spread of one scale in every row, and a scale is taken to be HALF a logarithm. The
 model is assumed to be off by MISFIT in every row, and all mean outcomes by COMMON. The random variation of a row's
@@ -46,10 +46,10 @@ MOST_OF_SIZES = 0.25
 HALF = 0.5
 """A usual spread of a log outcome, and of log weights."""
 COMMON, MISFIT = 0.03, 0.03
-"""Usual errors: of all means of a model together, and of each mean and count. With real wages and no noise they are
-about as large, or half as large again (docs/method.md)."""
+"""Usual relative errors of a model: the common error of all its means, and the error of each mean and count. With real
+wages and no noise they are about as large, or half as large again (docs/method.md)."""
 STEPS = 1000
-"""Shares are whole numbers divided by this one, so that they add up exactly."""
+"""Shares are whole numbers divided by this number, so that they add up exactly."""
 SHARES = np.array([20, 30, 45, 65, 95, 140, 200, 280, 360, 450]) / STEPS
 """The shares that are tried for the squares and for the weighted sums."""
 SPREAD_ERROR = 0.1

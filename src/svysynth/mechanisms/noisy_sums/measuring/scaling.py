@@ -1,10 +1,10 @@
 """Scaling: the centres and scales of the outcome and the weight, and the bound of a record in these scales.
 
 t is the transformed outcome and v = log(w·n/N) the log weight, where N is the declared population total and never Σw.
-In units of their scales, (t, v) is clamped to |t| + |v| ≤ reach. Scales that are twice too wide cost much accuracy. So
-they come from noisy histograms of t and v in equal bands between the public bounds, for which a small share of ε is
-spent (docs/method.md). Or they are public constants of the spec, which cost no ε and may be wrong. If weights are
-public, their scale is public too, N is Σw, and t alone is clamped, to |t| ≤ reach.
+In units of their scales, (t, v) is clamped to |t| + |v| ≤ reach. Scales that are too wide by a factor of two cost much
+accuracy. So they come from noisy histograms of t and v in equal bands between the public bounds, for which a small
+share of ε is spent (docs/method.md). Or they are public constants of the spec, which cost no ε and may be wrong. If
+weights are public, their scale is public too, N is Σw, and t alone is clamped, to |t| ≤ reach.
 """
 
 from __future__ import annotations

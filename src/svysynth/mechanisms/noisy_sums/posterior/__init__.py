@@ -1,1 +1,1 @@
-"""Posteriors that know the noise: they see a measurement and public facts, and nothing confidential."""
+"""Posteriors that account for the noise: they use a measurement and public facts, and nothing confidential."""

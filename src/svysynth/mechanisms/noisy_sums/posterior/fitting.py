@@ -41,7 +41,7 @@ COEFFICIENT = 2.0
 """The prior standard deviation of a formula's coefficient, in scales; it may be the difference of two levels."""
 
 MOST_ROUNDS = 24
-"""Rounds for which chains are run on until their diagnostics pass: many, because the measurement is paid for."""
+"""The most rounds for which chains are run on: many, because the measurement has been charged by then."""
 
 
 @outlined

@@ -2,7 +2,7 @@
 
 The histogram that the model implies, averaged over the draws, is compared with the noisy one by the largest distance
 between their distribution functions. The distance that arises by chance, from sampling and noise together, is simulated
-from the model. Only the measurement and the draws are used, so a refusal reveals nothing more.
+from the model. Only the measurement and the draws are used, so the verdict on the shape reveals nothing more.
 """
 
 from __future__ import annotations
