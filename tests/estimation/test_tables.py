@@ -7,7 +7,7 @@ from scipy import stats
 
 import svysynth
 from svysynth import EstimationSpec, SurveyError, TableSpec, tabulate, tabulate_all
-from svysynth.estimation.tables import grade
+from svysynth.estimation.intervals import grade
 
 COLUMNS = ["estimate", "se", "df", "lower", "upper", "cv", "n", "reliability"]
 

@@ -24,7 +24,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
-from scipy.special import ndtri, stdtrit
 
 from svysynth.core.column_storage import Column, derive, look_up
 from svysynth.core.engine import map_blocks
@@ -34,8 +33,9 @@ from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
 from svysynth.core.streams import Streams
+from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.replicates import make_replicates
-from svysynth.estimation.tables import grade, make_table, tabulate_all
+from svysynth.estimation.tables import make_table, tabulate_all
 from svysynth.survey.survey import Survey
 
 SMOOTHED, UNSMOOTHED = "weight", "weight_unsmoothed"
@@ -180,9 +180,8 @@ def combine_estimates(estimates: Floats, variances: Floats, confidence: float, *
     se = np.sqrt(within + between)
     with np.errstate(divide="ignore", invalid="ignore"):
         df = np.where(between > 0, (m - 1) * (1 + within / between) ** 2, np.inf)
-    level = 0.5 + confidence / 2
-    quantile = np.where(np.isfinite(df), stdtrit(np.where(np.isfinite(df), df, 1.0), level), ndtri(level))
-    return Combined(value, se, df, value - quantile * se, value + quantile * se)
+    half = half_length(se, df, confidence)
+    return Combined(value, se, df, value - half, value + half)
 
 
 def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec, *, imputed: bool = False) -> pl.DataFrame:

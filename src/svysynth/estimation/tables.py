@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
-from scipy.special import ndtri, stdtrit
 
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.core.streams import Streams
+from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments, compute_moments
 from svysynth.estimation.replicates import Replicates, make_replicates, replicate_estimates
@@ -36,9 +35,6 @@ MOST_ROWS = 1_000_000
 MOST_ROWS_OF_PROPORTIONS = 10_000
 """A proportion depends on every record, not only on those of its cell: its cost grows with the square of the rows."""
 MOST_CELLS = 2**40
-
-RELIABILITY = ("reliable", "caution", "unreliable")
-"""The grades of an estimate: its coefficient of variation is below, between or above the spec's two thresholds."""
 
 
 def tabulate(
@@ -303,7 +299,7 @@ def finish_table(
     se = np.sqrt(variance)
     if statistic == "count":  # a count that the design fixes has no error, only rounding error
         se = np.where(has_error(value, se) | np.isnan(se), se, 0.0)
-    half = se * np.where(np.asarray(df) > 0, stdtrit(df, 0.5 + estimation.confidence / 2), np.nan)
+    half = half_length(se, df, estimation.confidence)
     with np.errstate(over="ignore"):
         cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)
     cv[np.isinf(cv)] = np.nan
@@ -325,24 +321,6 @@ def finish_table(
         pl.col("estimate", "se", "lower", "upper", "cv").fill_nan(None),
         pl.when(pl.col("cv").is_not_nan()).then(pl.col("reliability")),
     )
-
-
-def grade(cv: Floats, df: Floats, estimation: EstimationSpec) -> npt.NDArray[np.object_]:
-    """How reliable an estimate is, by its coefficient of variation with an allowance for few degrees of freedom.
-
-    With few degrees of freedom an interval is longer than the standard error alone suggests, and without any there is
-    no interval. So cv·t/z is compared with the thresholds, where t and z are the quantiles of Student's t and of the
-    normal distribution.
-
-    >>> grade(np.array([0.1, 0.1, 0.0]), np.array([np.inf, 2.0, 0.0]), EstimationSpec()).tolist()
-    ['reliable', 'caution', 'unreliable']
-    """
-    level = 0.5 + estimation.confidence / 2
-    endless = np.isinf(df)
-    student = np.where(endless, ndtri(level), stdtrit(np.where(endless | ~(df > 0), 1.0, df), level))
-    size = np.where(df > 0, np.nan_to_num(cv, nan=0.0, posinf=0.0) * student / ndtri(level), np.inf)
-    names: npt.NDArray[np.object_] = np.array(RELIABILITY, dtype=object)
-    return names[np.searchsorted(estimation.cv_thresholds, size, side="left")]
 
 
 def require_public(survey: Survey, columns: Sequence[str]) -> None:

@@ -17,22 +17,13 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError, file_error
 from svysynth.core.hidden_folders import appearing, in_hiding
-from svysynth.survey.formats.base import CodeLabels, DataFile
-from svysynth.survey.formats.csv import open_csv, read_csv, write_csv
-from svysynth.survey.formats.parquet import open_parquet, read_parquet
-from svysynth.survey.formats.statistical import open_statistical, read_statistical, write_statistical
+from svysynth.survey.formats.base import CodeLabels, DataFile, Format
+from svysynth.survey.formats.csv import CSV
+from svysynth.survey.formats.parquet import PARQUET
+from svysynth.survey.formats.statistical import SAS, SPSS, STATA, XPORT
 
-FORMATS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".sas7bdat": "sas",
-    ".xpt": "xport",
-    ".dta": "stata",
-    ".sav": "spss",
-    ".zsav": "spss",
-}
+FORMATS = (CSV, PARQUET, SAS, XPORT, STATA, SPSS)
+"""The file formats. A new one is a file in `formats/` and one entry here."""
 READABLE = "csv, tsv, parquet (a file or a folder), sas7bdat, xpt, dta or sav"
 
 
@@ -40,7 +31,7 @@ def open_data(path: str | Path) -> DataFile:
     """Read the header of a data file and check that it can be one."""
     path = Path(path)
     kind = _kind(path)
-    format_ = "parquet" if kind == "folder" else FORMATS.get(path.suffix.lower())
+    format_ = PARQUET if kind == "folder" else _format_of(path)
     if format_ is None:
         raise file_error(path, "has no file extension that tells its format", f"use {READABLE}")
     if kind == "missing":
@@ -49,13 +40,7 @@ def open_data(path: str | Path) -> DataFile:
         raise file_error(path, "is not a regular file", f"use {READABLE}")
     if kind == "file" and path.stat().st_size == 0:
         raise file_error(path, "is empty", "export the file again")
-    match format_:
-        case "csv":
-            file = open_csv(path)
-        case "parquet":
-            file = open_parquet(path)
-        case _:
-            file = open_statistical(path, format_)
+    file = format_.open(path)
     repeated = len(file.columns) - len(set(file.columns))
     if repeated:
         raise file_error(path, f"repeats {repeated} column name(s)", "give every column a name of its own")
@@ -67,14 +52,8 @@ def read_columns(file: DataFile, columns: Sequence[str], rows: int | None = None
 
     `rows` limits the reading to the start of the file.
     """
-    wanted = list(dict.fromkeys(columns))
-    match file.format:
-        case "csv":
-            return read_csv(file, wanted, rows)
-        case "parquet":
-            return read_parquet(file, wanted, rows)
-        case _:
-            return read_statistical(file, wanted, rows)
+    format_ = next(format_ for format_ in FORMATS if format_.name == file.format)
+    return format_.read(file, list(dict.fromkeys(columns)), rows)
 
 
 def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str, CodeLabels] | None = None) -> None:
@@ -84,17 +63,11 @@ def write_frame(frame: pl.DataFrame, path: str | Path, value_labels: Mapping[str
     have no place for labels and get the frame as it is.
     """
     path = Path(path)
-    format_ = FORMATS.get(path.suffix.lower())
-    if format_ not in ("csv", "parquet", "stata", "spss"):
+    format_ = _format_of(path)
+    if format_ is None or format_.write is None:
         raise file_error(path, "cannot be written with this file extension", "use csv, parquet, dta or sav")
     with appearing(path) as target:
-        match format_:
-            case "csv":
-                write_csv(frame, target, "\t" if path.suffix.lower() == ".tsv" else ",")
-            case "parquet":
-                frame.write_parquet(target, statistics=False)
-            case _:
-                write_statistical(frame, path, target, value_labels)
+        format_.write(frame, target, value_labels)
 
 
 def write_parts(frames: Iterable[pl.DataFrame], path: Path) -> None:
@@ -122,6 +95,10 @@ def refuse_overwriting(target: Path, *sources: Path) -> None:
             original, place = source.resolve(), target.resolve()
             if place == original or (original in place.parents and place.suffix == ".parquet"):
                 raise SurveyError("file", f"file '{target.name}'", "is an input of this run", "choose another name")
+
+
+def _format_of(path: Path) -> Format | None:
+    return next((format_ for format_ in FORMATS if path.suffix.lower() in format_.extensions), None)
 
 
 def _kind(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""The file formats: each opens a header and reads columns; `files.py` chooses among them."""
+"""The file formats: each opens a header, and reads and writes columns; `survey/files.py` lists them."""

@@ -1,10 +1,13 @@
-"""What all file formats share: the opened file, errors, and protection from what native code does with bad input."""
+"""What a file format is, and what all formats share: the opened file, and protection from native code on bad input.
+
+A new format is a file of its own in this folder, with a `Format`, and a line in the list of `survey/files.py`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +37,22 @@ class DataFile:
     def decimal_comma(self) -> bool:
         """Whether numbers have a decimal comma: files separated by semicolons come from places that write 1,5."""
         return self.format == "csv" and self.separator == ";"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: how files of these extensions are opened, read and written."""
+
+    name: str
+    extensions: tuple[str, ...]
+    open: Callable[[Path], DataFile]
+    """Reads the header."""
+    read: Callable[[DataFile, list[str], int | None], pl.DataFrame]
+    """Reads columns, of all rows or of the first ones."""
+    write: Callable[[pl.DataFrame, Path, Mapping[str, CodeLabels] | None], None] | None = None
+    """Writes a frame, with the labels of codes where the format has a place for them; None if it is only read."""
+    folders: bool = False
+    """Whether a folder can be read as one file."""
 
 
 def refuse_too_large(path: Path, size: int) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from svysynth.core.errors import file_error
-from svysynth.survey.formats.base import READER_ERRORS, DataFile, quiet, refuse_too_large
+from svysynth.survey.formats.base import READER_ERRORS, CodeLabels, DataFile, Format, quiet, refuse_too_large
 
 LARGEST_HEADER_BYTES = 8 * 2**20
 COMPRESSED = {
@@ -150,13 +150,13 @@ _FORMULA = r"^'*[=+\-@\t\r＝＋－＠]"
 _SIGNED_NUMBER = r"^[+\-][0-9.,]+$"
 
 
-def write_csv(frame: pl.DataFrame, path: Path, separator: str) -> None:
-    """Write a frame; text that a spreadsheet would run as a formula gets an apostrophe before it.
+def write_csv(frame: pl.DataFrame, path: Path, value_labels: Mapping[str, CodeLabels] | None = None) -> None:
+    """Write a frame without value labels; text that a spreadsheet would run as a formula gets an apostrophe before it.
 
     Such text that starts with apostrophes already gets one more. So removing one apostrophe from text that starts with
     apostrophes and one of the signs always restores the original.
     """
-    as_written(frame).write_csv(path, separator=separator)
+    as_written(frame).write_csv(path, separator="\t" if path.suffix.lower() == ".tsv" else ",")
 
 
 def as_written(frame: pl.DataFrame) -> pl.DataFrame:
@@ -174,3 +174,6 @@ def _no_formulas(text: pl.Expr) -> pl.Expr:
     plain = text.cast(pl.String)
     dangerous = plain.str.contains(_FORMULA) & ~plain.str.contains(_SIGNED_NUMBER)
     return pl.when(dangerous).then(pl.lit("'") + plain).otherwise(plain).name.keep()
+
+
+CSV = Format("csv", (".csv", ".tsv"), open_csv, read_csv, write_csv)

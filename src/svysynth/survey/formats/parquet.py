@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
 
 from svysynth.core.errors import SurveyError, file_error
-from svysynth.survey.formats.base import READER_ERRORS, DataFile, quiet, refuse_too_large
+from svysynth.survey.formats.base import READER_ERRORS, CodeLabels, DataFile, Format, quiet, refuse_too_large
 
 MOST_FOLDERS = 10_000
 MOST_ROWS = 2**32 - 2
@@ -34,6 +35,11 @@ def read_parquet(file: DataFile, columns: list[str], rows: int | None) -> pl.Dat
             return lazy.select(columns).collect()
     except READER_ERRORS:
         raise _damaged(file) from None
+
+
+def write_parquet(frame: pl.DataFrame, path: Path, value_labels: Mapping[str, CodeLabels] | None = None) -> None:
+    """Write a frame without value labels, and without statistics of its values."""
+    frame.write_parquet(path, statistics=False)
 
 
 def count_rows(file: DataFile) -> int:
@@ -78,3 +84,6 @@ def _parts(folder: Path) -> list[Path]:
     if not parts or next(walk, None) or not all(part.is_file() for part in parts):
         raise file_error(folder, "is not a folder of .parquet files", "name a data file, or a folder of Parquet files")
     return sorted(parts)
+
+
+PARQUET = Format("parquet", (".parquet", ".pq"), open_parquet, read_parquet, write_parquet, folders=True)

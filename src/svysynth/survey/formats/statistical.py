@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import polars as pl
 
 from svysynth.core.errors import SurveyError, debugging, file_error
-from svysynth.survey.formats.base import CodeLabels, DataFile, refuse_too_large
+from svysynth.survey.formats.base import CodeLabels, DataFile, Format, refuse_too_large
 
 READERS = {"sas": "read_sas7bdat", "xport": "read_xport", "stata": "read_dta", "spss": "read_sav"}
 MOST_CELLS_PER_BYTE = {"sas": 1000, "xport": 1, "stata": 1, "spss": 1000}
@@ -28,7 +29,7 @@ MOST_CELLS_PER_BYTE = {"sas": 1000, "xport": 1, "stata": 1, "spss": 1000}
 SECONDS = 600
 
 
-def open_statistical(path: Path, format_: str) -> DataFile:
+def open_statistical(format_: str, path: Path) -> DataFile:
     """Read the header: column names and value labels."""
     header = json.loads(_ask_child(path, format_, 0, None))
     if header["rows"] * len(header["columns"]) > path.stat().st_size * MOST_CELLS_PER_BYTE[format_]:
@@ -53,9 +54,7 @@ def code_text(code: Any) -> str:
     return str(int(code)) if isinstance(code, float) and code.is_integer() else str(code).strip()
 
 
-def write_statistical(
-    frame: pl.DataFrame, path: Path, target: Path, value_labels: Mapping[str, CodeLabels] | None
-) -> None:
+def write_statistical(frame: pl.DataFrame, path: Path, value_labels: Mapping[str, CodeLabels] | None = None) -> None:
     """Write codes that are whole numbers as numbers with labels, and other categories as their text."""
     _require_pyreadstat()
     import pyreadstat
@@ -69,10 +68,11 @@ def write_statistical(
     text = [column for column, dtype in frame.schema.items() if dtype in (pl.Enum, pl.Categorical)]
     write = pyreadstat.write_dta if path.suffix.lower() == ".dta" else pyreadstat.write_sav
     try:
-        write(frame.with_columns(pl.col(text).cast(pl.String)), str(target), variable_value_labels=coded)
+        write(frame.with_columns(pl.col(text).cast(pl.String)), str(path), variable_value_labels=coded)
     except (pyreadstat.PyreadstatError, pyreadstat.ReadstatError, ArithmeticError, LookupError, TypeError, ValueError):
         remedy = "use short column names of letters and digits, or write CSV"
-        raise file_error(path, "cannot hold this table", remedy) from None
+        place = f"the format of '{path.suffix.lower()}' files"
+        raise SurveyError("file", place, "cannot hold this table", remedy) from None
 
 
 def _require_pyreadstat() -> None:
@@ -115,6 +115,16 @@ def _child(format_: str, path: str, rows: str, columns: str) -> bytes:
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer)
     return buffer.getvalue()
+
+
+SAS, XPORT = (
+    Format(name, (extension,), partial(open_statistical, name), read_statistical)
+    for name, extension in (("sas", ".sas7bdat"), ("xport", ".xpt"))
+)
+STATA, SPSS = (
+    Format(name, extensions, partial(open_statistical, name), read_statistical, write_statistical)
+    for name, extensions in (("stata", (".dta",)), ("spss", (".sav", ".zsav")))
+)
 
 
 if __name__ == "__main__":
