@@ -15,8 +15,18 @@ from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_ty
 from svysynth.core.formula import parse_formula
 from svysynth.core.registry import Accounting, Promise, find_mechanism, mechanism_names, promises_of
 from svysynth.core.spec_replicates import ReplicatesSpec
-from svysynth.core.spec_sections import Magnitude, Name, Positive, Range, Section, clash, explained, listed, no_repeats
 from svysynth.core.spec_text import parse_text, read_text
+from svysynth.core.spec_validation import (
+    Magnitude,
+    Name,
+    Positive,
+    Range,
+    Section,
+    clash,
+    explained,
+    listed,
+    no_repeats,
+)
 from svysynth.core.transforms import Transform
 
 Statistic = Literal["count", "mean", "total", "proportion"]

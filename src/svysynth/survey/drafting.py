@@ -1,6 +1,6 @@
 """Draft: a commented spec made from a data file, with the roles that can be guessed from the file.
 
-A guess uses the column's name (`role_names.py`), type and number of distinct values in the first records. No value from
+A guess uses the column's name (`guessing_roles.py`), type and number of distinct values in the first records. No value from
 the data goes into the draft. A column named like a weight, an identifier or a sampling unit is never proposed as
 outcome or public column. No row filter is proposed: somebody who knows what is public has to decide which records take
 part.
@@ -22,7 +22,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.survey.columns import guess_numbers
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import DataFile
-from svysynth.survey.role_names import KNOWN, Role, is_called, is_known, rank, replicate_weights
+from svysynth.survey.guessing_roles import KNOWN, Role, is_called, is_known, rank, replicate_weights
 
 RECORDS_LOOKED_AT = 10_000
 COLUMNS_LOOKED_AT = 500

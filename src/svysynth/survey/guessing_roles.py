@@ -1,4 +1,4 @@
-"""Role names: what public survey files call their weights, strata, clusters and identifiers.
+"""Guessing roles: what public survey files call their weights, strata, clusters and identifiers.
 
 `drafting.py` guesses roles by these names. Names from well-known files are matched as a whole and come first; patterns
 serve for all other names. A weight, an identifier or a sampling unit that is taken for an outcome or a public column
