@@ -1,0 +1,28 @@
+"""Clusters: the numbers that clusters have in what is published.
+
+Which records share a cluster is a public fact, as are the strata. The numbers of clusters in the confidential file stay
+there. Published clusters are numbered anew, by an order that follows from their strata and the sizes of their cells
+alone. So the numbers say nothing that these sizes do not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from svysynth.core.grouping import Integers
+
+
+def number_clusters(cell: Integers, psu: Integers, psu_stratum: Integers) -> Integers:
+    """The new number of each cluster, from 0: ordered by its stratum and the sizes of its cells, and by nothing else.
+
+    `cell` and `psu` are of each record; `psu_stratum` is the stratum of each cluster.
+    """
+    cells = int(cell.max()) + 1
+    keys, size = np.unique(psu.astype(np.int64) * cells + cell, return_counts=True)
+    starts = np.searchsorted(keys // cells, np.arange(len(psu_stratum) + 1))
+    own = np.stack([keys % cells, size], axis=1)
+    composition = [tuple(own[start:stop].ravel().tolist()) for start, stop in zip(starts, starts[1:], strict=False)]
+    order = sorted(range(len(composition)), key=lambda place: (int(psu_stratum[place]), composition[place]))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    return number
