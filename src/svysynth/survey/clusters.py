@@ -7,6 +7,8 @@ alone. So the numbers say nothing that these sizes do not.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from svysynth.core.grouping import Integers
@@ -21,7 +23,7 @@ def number_clusters(cell: Integers, psu: Integers, psu_stratum: Integers) -> Int
     keys, size = np.unique(psu.astype(np.int64) * cells + cell, return_counts=True)
     starts = np.searchsorted(keys // cells, np.arange(len(psu_stratum) + 1))
     own = np.stack([keys % cells, size], axis=1)
-    composition = [tuple(own[start:stop].ravel().tolist()) for start, stop in zip(starts, starts[1:], strict=False)]
+    composition = [tuple(own[start:stop].ravel().tolist()) for start, stop in pairwise(starts)]
     order = sorted(range(len(composition)), key=lambda place: (int(psu_stratum[place]), composition[place]))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))

@@ -1,7 +1,7 @@
 """Draft: a commented spec made from a data file, with the roles that can be guessed from the file.
 
-A guess uses the column's name (`guessing_roles.py`), type and number of distinct values in the first records. No value from
-the data goes into the draft. A column named like a weight, an identifier or a sampling unit is never proposed as
+A guess uses the column's name (`guessing_roles.py`), type and number of distinct values in the first records. No value
+from the data goes into the draft. A column named like a weight, an identifier or a sampling unit is never proposed as
 outcome or public column. No row filter is proposed: somebody who knows what is public has to decide which records take
 part.
 """
