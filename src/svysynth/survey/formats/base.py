@@ -39,6 +39,7 @@ class DataFile:
         return self.format == "csv" and self.separator == ";"
 
 
+@outlined
 @dataclass(frozen=True)
 class Format:
     """A file format: how files of these extensions are opened, read and written."""
