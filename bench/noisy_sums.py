@@ -32,7 +32,9 @@ import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.core.spec import BoundsSpec, EstimationSpec, ModelSpec, Spec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import Grid, mechanism_of
 from svysynth.mechanisms.noise import StudyNoise

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.core.spec import validate_spec
+from svysynth.core.spec.whole import validate_spec
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/real-files.md"

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from criteria import DOCS, judge, paragraph, settings, write
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit.attack import attack
 from svysynth.evaluation.audit.exact import audit_exact, make_pairs

@@ -18,7 +18,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from criteria import bullets, judge, paragraph, settings, write
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.paper_comparison.tables import LABEL, laplace_tables
 from svysynth.survey.doctorates import doctorates, published_table

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # each name is imported when it is first used, so that the command line starts fast
     from svysynth.core.errors import SurveyError
-    from svysynth.core.spec import EstimationSpec, Spec, TableSpec, load_spec
+    from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+    from svysynth.core.spec.whole import Spec, load_spec
     from svysynth.core.streams import Streams
     from svysynth.estimation.combining import Synthetic
     from svysynth.estimation.tables import tabulate, tabulate_all

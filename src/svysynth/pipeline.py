@@ -16,7 +16,8 @@ import polars as pl
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.new_folder import nearest_folder, refuse_existing
-from svysynth.core.spec import PrivacySpec, Spec, load_spec
+from svysynth.core.spec.privacy import PrivacySpec
+from svysynth.core.spec.whole import Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import Made, find_public, mechanism_of, refuse_other_machines, undivided_setting

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from svysynth import read_survey
 from svysynth.core.errors import SurveyError
 from svysynth.core.formula import MOST_BRACKETS, Formula, parse_formula
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.models.records import make_records
 
 COLUMNS = ("a", "b", "c", "two words")

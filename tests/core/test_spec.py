@@ -3,7 +3,7 @@
 import pytest
 
 from svysynth import SurveyError, load_spec
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 
 SURVEY = """
 [survey]

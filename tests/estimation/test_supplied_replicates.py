@@ -9,7 +9,7 @@ import places
 import svysynth
 from golden_survey import STATISTICS, assert_agrees
 from svysynth.cli.main import main
-from svysynth.core.spec_replicates import numbered
+from svysynth.core.spec.replicates import numbered
 
 GOLDEN = places.GOLDEN / "replicate_weights"
 VALUES = pl.read_csv(GOLDEN / "values.csv").with_columns(pl.col("domain").fill_null(""))

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from svysynth.cli.main import main
-from svysynth.core.spec import StandInSpec, parse_spec
+from svysynth.core.spec.whole import StandInSpec, parse_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.evaluation import frontier as study

@@ -20,7 +20,7 @@ from svysynth.core import registry
 from svysynth.core.engine import Local
 from svysynth.core.errors import SurveyError
 from svysynth.core.registry import MECHANISMS, ListedMechanism, find_mechanism, mechanism_names, promises_of
-from svysynth.core.spec import load_spec
+from svysynth.core.spec.whole import load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.evaluation.frontier import frontier

@@ -8,7 +8,8 @@ import pytest
 
 import svysynth
 from incomes import SPEC, TABLES, findings, house, people, run, survey_of
-from svysynth.core.spec import BoundsSpec, parse_spec
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.mechanisms.base import examine
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, fit_unweighted
 from svysynth.mechanisms.suitability import (

@@ -13,7 +13,7 @@ import svysynth
 from repeatable import repeat
 from svysynth.core import registry
 from svysynth.core.registry import MODELS, ListedModel, mechanism_names
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.estimation.combining import CombiningRule
 from svysynth.evaluation.frontier import frontier
 from svysynth.models.base import Model, Sampling, Traits

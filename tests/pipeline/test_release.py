@@ -39,7 +39,7 @@ from repeatable import repeat, repeatable
 from svysynth import SurveyError, pipeline
 from svysynth.cli.main import main
 from svysynth.core.hidden_folders import in_hiding
-from svysynth.core.spec import load_spec
+from svysynth.core.spec.whole import load_spec
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
 from svysynth.privacy import payment

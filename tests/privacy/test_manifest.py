@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from generate import manifest_schema
 from places import DOCS
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.privacy.guarantee import additive, asymptotic
 from svysynth.privacy.ledger import Charge
 from svysynth.privacy.manifest import Manifest

@@ -11,7 +11,7 @@ from quick_release import SPEC, drawn_by_hand, make_release
 from repeatable import repeatable
 from svysynth import Streams, SurveyError, pipeline
 from svysynth.cli.main import main
-from svysynth.core.spec import load_spec
+from svysynth.core.spec.whole import load_spec
 from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
 from svysynth.privacy.ledger import charge, entries, fingerprint_key, open_budget, show
 from svysynth.privacy.tamper_marks import Anchor, seal_path

@@ -21,7 +21,7 @@ from places import DOCS
 from svysynth.cli.main import main
 from svysynth.cli.release import write_example
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import load_spec, parse_spec
+from svysynth.core.spec.whole import load_spec, parse_spec
 from svysynth.evaluation.clamping import by_bounds, clamped
 from svysynth.evaluation.public_file import from_public_file, refuse_confidential
 from svysynth.mechanisms.noisy_sums.measuring.scaling import reach_of

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import svysynth
-from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.estimation.layout import decimals, wide_tables
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.terminal import render_tables

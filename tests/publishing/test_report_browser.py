@@ -14,7 +14,7 @@ import openpyxl
 import pytest
 
 from svysynth.core.errors import is_plain
-from svysynth.core.spec import TableSpec
+from svysynth.core.spec.estimation import TableSpec
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.public import public_page
 from svysynth.survey.files import write_frame

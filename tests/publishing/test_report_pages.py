@@ -28,16 +28,10 @@ import pytest
 import svysynth
 from no_evidence import NoEvidence
 from r_survey import r_is_here
-from svysynth.core.spec import (
-    AboutSpec,
-    BoundsSpec,
-    EstimationSpec,
-    ModelSpec,
-    PrivacySpec,
-    Spec,
-    SurveySpec,
-    TableSpec,
-)
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec, PrivacySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.layout import wide_tables

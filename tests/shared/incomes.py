@@ -6,7 +6,7 @@ import pytest
 
 import svysynth
 from svysynth.cli.main import main
-from svysynth.core.spec import TableSpec
+from svysynth.core.spec.estimation import TableSpec
 from svysynth.mechanisms.suitability import examine_model
 
 SPEC = """

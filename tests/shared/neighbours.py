@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 from scipy.special import ndtri
 
-from svysynth.core.spec import load_spec
+from svysynth.core.spec.whole import load_spec
 from svysynth.privacy.ledger import open_budget
 
 RECORDS = 64

@@ -9,7 +9,7 @@ import pytest
 from no_evidence import NoEvidence
 from repeatable import repeatable
 from svysynth import pipeline
-from svysynth.core.spec import load_spec
+from svysynth.core.spec.whole import load_spec
 from svysynth.mechanisms.pseudo_posterior import mechanism as pseudo_posterior
 from svysynth.models.synthesis import make_synthetic
 from svysynth.privacy.ledger import open_budget

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from svysynth import SurveyError
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.survey.drafting import draft_spec
 from svysynth.survey.files import write_frame
 

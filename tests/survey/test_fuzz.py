@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import svysynth
-from svysynth.core.spec import Spec, SurveySpec, parse_spec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import Spec, parse_spec
 
 CANARY_TEXT = "CANARYx7f3"
 CANARY_NUMBER = 9137313.77

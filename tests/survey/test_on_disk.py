@@ -24,7 +24,7 @@ from svysynth.cli.main import main
 from svysynth.core import engine
 from svysynth.core.column_storage import Derived, Stored, compute_column, derive
 from svysynth.core.engine import BLOCK, BLOCKS_A_SUM, HERE, LOCAL, Dask, Local, block_slices, part_ranges
-from svysynth.core.spec import SurveySpec
+from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import undivided_setting

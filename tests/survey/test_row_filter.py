@@ -8,7 +8,7 @@ import svysynth
 from svysynth import SurveyError
 from svysynth.cli.main import main
 from svysynth.core.engine import LOCAL
-from svysynth.core.spec import load_spec, parse_spec
+from svysynth.core.spec.whole import load_spec, parse_spec
 from svysynth.core.streams import Streams
 from svysynth.pipeline import release
 from svysynth.privacy.guarantee import additive, asymptotic

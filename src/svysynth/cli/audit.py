@@ -22,7 +22,7 @@ from svysynth.cli.console import (
     spinner,
     streams_of,
 )
-from svysynth.core.spec import load_spec
+from svysynth.core.spec.whole import load_spec
 from svysynth.survey.files import write_frame
 
 audit = typer.Typer(

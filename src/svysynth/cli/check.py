@@ -11,7 +11,9 @@ from rich.text import Text
 
 from svysynth.cli.console import INTERNAL_STYLE, SpecPath, say, show, warn, with_survey
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import PrivacySpec, Spec, SurveySpec, load_spec
+from svysynth.core.spec.privacy import PrivacySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import Spec, load_spec
 from svysynth.estimation.tables import refuse_lonely, tabulate_all
 from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY

@@ -34,7 +34,7 @@ from rich.text import Text
 
 from svysynth.core.engine import LOCAL, EngineName
 from svysynth.core.errors import SurveyError, file_error
-from svysynth.core.spec import Spec
+from svysynth.core.spec.whole import Spec
 from svysynth.core.streams import Streams
 from svysynth.survey.files import refuse_overwriting
 from svysynth.survey.large_files import undivided_design, with_reader

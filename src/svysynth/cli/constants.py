@@ -13,7 +13,7 @@ from svysynth.cli.console import INTERNAL_STYLE, WIDTH_OF_A_PAGE, make_table, sa
 from svysynth.core.errors import SurveyError
 from svysynth.core.new_folder import refuse_existing, write_folder
 from svysynth.core.registry import find_mechanism
-from svysynth.core.spec import Spec
+from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.files import write_frame
 

@@ -25,7 +25,7 @@ from svysynth.cli.console import (
 from svysynth.core.errors import SurveyError
 from svysynth.core.new_folder import refuse_existing, write_folder
 from svysynth.core.registry import mechanism_names
-from svysynth.core.spec import Spec, load_spec
+from svysynth.core.spec.whole import Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.survey.files import write_frame
 from svysynth.survey.survey import survey_from_file

@@ -13,7 +13,8 @@ from rich.text import Text
 from svysynth.cli.console import make_table, say
 from svysynth.cli.console import show as print_table
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import PrivacySpec, load_spec
+from svysynth.core.spec.privacy import PrivacySpec
+from svysynth.core.spec.whole import load_spec
 from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.budgets import BudgetState
 from svysynth.privacy.ledger import entries, open_budget, show, upgrade, verify

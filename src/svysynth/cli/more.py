@@ -9,7 +9,7 @@ import typer
 
 from svysynth.cli.console import TABLE_ENDINGS, refuse_table_file, say
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import Statistic
+from svysynth.core.spec.estimation import Statistic
 from svysynth.survey.files import write_frame
 
 

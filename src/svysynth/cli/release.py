@@ -27,7 +27,7 @@ from svysynth.cli.console import (
 from svysynth.core.engine import LOCAL, Engine, chosen_engine
 from svysynth.core.errors import SurveyError
 from svysynth.core.hidden_folders import appearing
-from svysynth.core.spec import Spec, load_spec
+from svysynth.core.spec.whole import Spec, load_spec
 from svysynth.privacy.ledger import open_budget
 from svysynth.publishing.report.terminal import INTERNAL, render_tables
 from svysynth.survey.doctorates import doctorates

@@ -19,7 +19,7 @@ from svysynth.cli.console import (
     streams_of,
     with_survey,
 )
-from svysynth.core.spec import Spec
+from svysynth.core.spec.whole import Spec
 from svysynth.estimation.replicates import make_replicates
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.public_constants import load_unfinished

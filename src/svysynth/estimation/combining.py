@@ -31,7 +31,7 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.replicates import make_replicates

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
 from svysynth.core.grouping import Floats
-from svysynth.core.spec import EstimationSpec
+from svysynth.core.spec.estimation import EstimationSpec
 
 RELIABILITY = ("reliable", "caution", "unreliable")
 """The grades of an estimate: its coefficient of variation is below, between or above the spec's two thresholds."""

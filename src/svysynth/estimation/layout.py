@@ -9,7 +9,7 @@ import polars as pl
 
 from svysynth.core.notebook import Html, html_table
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec
+from svysynth.core.spec.estimation import EstimationSpec
 from svysynth.survey.columns import ALL
 
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}

@@ -17,7 +17,7 @@ import numpy as np
 
 from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import Lonely, Statistic
+from svysynth.core.spec.estimation import Lonely, Statistic
 from svysynth.estimation.moments import Moments
 from svysynth.estimation.statistics import DomainSums, linearize
 from svysynth.survey.design import EXHAUSTED, DesignIndex

@@ -17,7 +17,7 @@ from scipy.linalg import hadamard
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, Statistic, VarianceMethod
+from svysynth.core.spec.estimation import EstimationSpec, Statistic, VarianceMethod
 from svysynth.core.streams import Streams
 from svysynth.estimation.statistics import DomainSums, estimate
 from svysynth.survey.design import DesignIndex

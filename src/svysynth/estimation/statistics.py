@@ -20,7 +20,7 @@ import numpy as np
 
 from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import Statistic
+from svysynth.core.spec.estimation import Statistic
 from svysynth.estimation.moments import Moments
 
 

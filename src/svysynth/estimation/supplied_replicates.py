@@ -1,7 +1,7 @@
 """Supplied replicates: variances from replicate weights that come with a file, as with R's `svrepdesign`.
 
 The variance of an estimate q is Σ_r s_r(q_r − q)², with factors s_r that depend on the method
-(`core/spec_replicates.py`). If the spec says so, the mean of the q_r takes the place of q.
+(`core/spec/replicates.py`). If the spec says so, the mean of the q_r takes the place of q.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, Statistic
-from svysynth.core.spec_replicates import ReplicatesSpec
+from svysynth.core.spec.estimation import EstimationSpec, Statistic
+from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.estimation.moments import Moments
 from svysynth.estimation.replicates import replicate_estimates
 from svysynth.estimation.statistics import DomainSums, estimate

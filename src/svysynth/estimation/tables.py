@@ -17,7 +17,7 @@ import polars as pl
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, Lonely, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.linearization import taylor_variance

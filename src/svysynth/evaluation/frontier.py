@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.registry import find_mechanism, promises_of
-from svysynth.core.spec import Spec, StandInSpec
+from svysynth.core.spec.whole import Spec, StandInSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse

@@ -16,7 +16,7 @@ import numpy as np
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
-from svysynth.core.spec import Spec
+from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import UNSMOOTHED
 from svysynth.models.records import make_records

@@ -21,7 +21,10 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.registry import ListedMechanism, find_mechanism
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec, TableSpec
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import PrivacySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.findings import Finding, private_filter, whatever_the_mechanism

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import Spec, SurveySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import Spec
 from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
 

@@ -22,7 +22,7 @@ from svysynth.core.column_storage import Column, derive
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import standard_distance

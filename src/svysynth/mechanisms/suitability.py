@@ -19,7 +19,8 @@ from svysynth.core.column_storage import Column, derive
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import MOST_BY_COLUMNS, BoundsSpec, TableSpec
+from svysynth.core.spec.estimation import MOST_BY_COLUMNS, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.findings import LAPLACE, Finding, refuse, whatever_the_mechanism

@@ -17,7 +17,7 @@ import polars as pl
 
 from svysynth.core.engine import LOCAL, frame_ranges
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import Spec
+from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
 from svysynth.privacy.manifest import Manifest

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.registry import find_model
-from svysynth.core.spec import ModelSpec
+from svysynth.core.spec.whole import ModelSpec
 from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.records import Records

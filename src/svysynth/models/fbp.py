@@ -20,7 +20,7 @@ import numpy as np
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import ModelSpec, Smoothing
+from svysynth.core.spec.whole import ModelSpec, Smoothing
 from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling, Traits

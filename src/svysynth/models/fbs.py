@@ -25,7 +25,7 @@ from jax.scipy.linalg import solve_triangular
 
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.spec import ModelSpec
+from svysynth.core.spec.whole import ModelSpec
 from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling, Traits

@@ -23,7 +23,7 @@ from svysynth.core.engine import BLOCK, map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import DRAWS_APART
+from svysynth.core.spec.privacy import DRAWS_APART
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform, restored
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic

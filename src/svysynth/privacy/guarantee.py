@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from svysynth.core.notebook import Html, card
 from svysynth.core.registry import Accounting
-from svysynth.core.spec import Protected
+from svysynth.core.spec.privacy import Protected
 
 Kind = Literal["asymptotic", "global", "none"]
 NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"

@@ -12,18 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from svysynth.core.registry import mechanism_names
-from svysynth.core.spec import (
-    AboutSpec,
-    BoundsSpec,
-    EstimationSpec,
-    ModelSpec,
-    Protected,
-    Scales,
-    Scheme,
-    Spec,
-    StandInSpec,
-    TableSpec,
-)
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
+from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
 from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from svysynth.core.errors import SurveyError, is_plain
-from svysynth.core.spec import PrivacySpec
+from svysynth.core.spec.privacy import PrivacySpec
 from svysynth.privacy.accounting import epsilon_text, millionths
 from svysynth.privacy.budgets import BudgetState
 from svysynth.privacy.fingerprint import fingerprint

@@ -20,7 +20,8 @@ from typing import Any
 from scipy.special import ndtri
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import BoundsSpec, Spec, StandInSpec, load_spec, validate_spec
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.whole import Spec, StandInSpec, load_spec, validate_spec
 from svysynth.core.transforms import Transform
 
 PUBLISHED = "From published figures. Never take them from the confidential file."

@@ -17,7 +17,8 @@ import polars as pl
 
 from svysynth.core.errors import shown
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import Spec, TableSpec
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.whole import Spec
 from svysynth.estimation.combining import SMOOTHED
 from svysynth.estimation.layout import html_tables, legend
 from svysynth.privacy.accounting import epsilon_text, millionths

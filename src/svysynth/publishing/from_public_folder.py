@@ -16,7 +16,7 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.new_folder import refuse_existing, write_folder
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import Statistic
+from svysynth.core.spec.estimation import Statistic
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.tables import make_table
 from svysynth.mechanisms.base import Further, mechanism_of

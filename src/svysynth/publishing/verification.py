@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.notebook import Html, card
 from svysynth.core.registry import find_mechanism
-from svysynth.core.spec import load_spec
+from svysynth.core.spec.whole import load_spec
 from svysynth.mechanisms.base import load_mechanism, mechanism_of
 from svysynth.mechanisms.synthetic_files import AGREEMENT, read_csv, wrong
 from svysynth.privacy.accounting import millionths

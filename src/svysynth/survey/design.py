@@ -13,7 +13,7 @@ import numpy as np
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers, count_keys, group_ids
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import Lonely
+from svysynth.core.spec.estimation import Lonely
 
 EXHAUSTED = 1e-7
 """A stratum with a smaller unsampled fraction counts as fully observed, as in R `survey`."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import SurveySpec
+from svysynth.core.spec.survey import SurveySpec
 from svysynth.survey.formats.base import DataFile
 from svysynth.survey.row_filter import condition_columns, holds, parse_condition
 

@@ -23,7 +23,8 @@ from svysynth.core.errors import SurveyError, file_error
 from svysynth.core.grouping import Booleans, Integers
 from svysynth.core.hidden_folders import in_hiding
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import Spec, SurveySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import Spec
 from svysynth.survey.columns import not_listed, numbers, refuse_missing
 from svysynth.survey.design import Design
 from svysynth.survey.files import open_data

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import polars as pl
 
 from svysynth.core.errors import SurveyError, did_you_mean, of_records
-from svysynth.core.spec import SurveySpec
+from svysynth.core.spec.survey import SurveySpec
 from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, without_codes
 from svysynth.survey.domains import columns_of_domains
 from svysynth.survey.formats.base import CodeLabels, DataFile

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from svysynth.core.errors import SurveyError, is_plain
-from svysynth.core.spec import SurveySpec
+from svysynth.core.spec.survey import SurveySpec
 from svysynth.survey.columns import comparable
 from svysynth.survey.formats.base import DataFile, quiet
 

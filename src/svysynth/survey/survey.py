@@ -24,8 +24,9 @@ from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import SurveySpec, validate_spec
-from svysynth.core.spec_replicates import ReplicatesSpec
+from svysynth.core.spec.replicates import ReplicatesSpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.design import Design, DesignIndex, index_design

@@ -13,7 +13,9 @@ import pytest
 
 from neighbours import ANSWERS, make_house
 from svysynth import pipeline
-from svysynth.core.spec import BoundsSpec, TableSpec, load_spec
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.whole import load_spec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms import noise
 from svysynth.mechanisms.noise import RESOLUTION

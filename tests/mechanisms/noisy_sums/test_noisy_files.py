@@ -19,7 +19,9 @@ from svysynth.cli.main import main
 from svysynth.core import engine
 from svysynth.core.engine import Local
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import BoundsSpec, PrivacySpec, TableSpec, load_spec
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import BoundsSpec, PrivacySpec
+from svysynth.core.spec.whole import load_spec
 from svysynth.estimation.combining import Synthetic, combine_estimates
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import implied_tables as figuring

@@ -16,7 +16,8 @@ from svysynth.core import engine
 from svysynth.core.engine import BLOCK, BLOCKS_A_SUM, LOCAL, Local
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import whole_product, whole_sums
-from svysynth.core.spec import BoundsSpec, EstimationSpec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.mechanisms.noise import OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.implied_tables import (
     CellDraws,

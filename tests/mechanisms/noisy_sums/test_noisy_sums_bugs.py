@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import svysynth
-from svysynth.core.spec import parse_spec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.mechanisms.noisy_sums import mechanism
 from svysynth.mechanisms.noisy_sums.implied_tables import unscaled
 from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring

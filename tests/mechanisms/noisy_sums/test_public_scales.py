@@ -10,7 +10,7 @@ import pytest
 
 import svysynth
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import StandInSpec, parse_spec
+from svysynth.core.spec.whole import StandInSpec, parse_spec
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import from_public_folder
 from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring

@@ -17,7 +17,7 @@ from svysynth.cli.main import main
 from svysynth.core import engine
 from svysynth.core.engine import HERE, LOCAL, Dask, Local
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import EstimationSpec
+from svysynth.core.spec.estimation import EstimationSpec
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums import residuals

@@ -11,7 +11,10 @@ import pytest
 import svysynth
 from svysynth.core.engine import LOCAL, Local
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import BoundsSpec, EstimationSpec, SurveySpec, TableSpec, parse_spec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import parse_spec
 from svysynth.mechanisms.base import find_public, mechanism_of
 from svysynth.mechanisms.findings import undeclared
 from svysynth.mechanisms.noise import StudyNoise

@@ -14,7 +14,7 @@ from scipy import stats
 
 import svysynth
 from svysynth import EstimationSpec, Streams, SurveyError, TableSpec, tabulate_all
-from svysynth.core.spec import BoundsSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.mechanisms.noise import (
     RESOLUTION,
     OpenDPNoise,

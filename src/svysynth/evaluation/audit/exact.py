@@ -24,7 +24,7 @@ import polars as pl
 
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noise import Use, contributions, split_budget
 from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of

@@ -23,7 +23,10 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec, PrivacySpec, Spec, SurveySpec, TableSpec
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import BoundsSpec, PrivacySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import Spec
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit.attack import attack
 from svysynth.mechanisms.base import mechanism_of

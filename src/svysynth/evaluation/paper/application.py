@@ -22,7 +22,7 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
-from svysynth.core.spec import Spec, parse_spec
+from svysynth.core.spec.whole import Spec, parse_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse

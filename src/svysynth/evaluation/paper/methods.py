@@ -18,7 +18,7 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import combine_estimates
 from svysynth.estimation.tables import tabulate_all

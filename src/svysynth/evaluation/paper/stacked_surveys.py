@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats
-from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.estimation.combining import Synthetic
 from svysynth.survey.survey import Survey, SurveyInMemory
 

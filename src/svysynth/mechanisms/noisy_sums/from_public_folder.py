@@ -16,7 +16,7 @@ import polars as pl
 from svysynth.core.engine import frame_ranges
 from svysynth.core.errors import SurveyError, did_you_mean
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement, NoisySizes

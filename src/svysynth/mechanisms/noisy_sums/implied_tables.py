@@ -30,7 +30,7 @@ import polars as pl
 
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import ROUNDING
 from svysynth.estimation.statistics import estimate

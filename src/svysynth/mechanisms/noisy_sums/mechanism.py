@@ -19,17 +19,10 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.registry import find_model
-from svysynth.core.spec import (
-    BoundsSpec,
-    ModelSpec,
-    PrivacySpec,
-    Protected,
-    Scales,
-    Spec,
-    StandInSpec,
-    SurveySpec,
-    TableSpec,
-)
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import BoundsSpec, PrivacySpec, Protected, Scales
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import ModelSpec, Spec, StandInSpec
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import Synthetic

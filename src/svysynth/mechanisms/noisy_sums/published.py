@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats
-from svysynth.core.spec import BoundsSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
 from svysynth.mechanisms.noisy_sums.imputed_files import FilePlan
 from svysynth.mechanisms.noisy_sums.measuring.measurement import (

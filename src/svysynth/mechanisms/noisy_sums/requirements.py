@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec import BoundsSpec, PrivacySpec, Spec, StandInSpec
+from svysynth.core.spec.privacy import BoundsSpec, PrivacySpec
+from svysynth.core.spec.whole import Spec, StandInSpec
 from svysynth.mechanisms.findings import Finding
 
 MOST_CELLS = 1000

@@ -18,7 +18,8 @@ import numpy as np
 
 from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec, Lonely, TableSpec
+from svysynth.core.spec.estimation import Lonely, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.estimation.tables import crossing
 from svysynth.mechanisms.noise import RESOLUTION, SUMS, Group, Level, Noise, Use, cell_sums
 from svysynth.mechanisms.noisy_tables.consistency import consistent, hierarchy

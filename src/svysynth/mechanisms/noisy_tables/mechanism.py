@@ -13,7 +13,9 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec, ModelSpec, PrivacySpec, Spec, SurveySpec
+from svysynth.core.spec.privacy import BoundsSpec, PrivacySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.layout import percent

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from svysynth.core.spec import BoundsSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.mechanisms.noise import RESOLUTION, Noise, OpenDPNoise, Use
 from svysynth.mechanisms.noisy_tables.combinations import Grid, Strata
 from svysynth.survey.survey import Survey

@@ -36,7 +36,8 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec, EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.estimation.tables import Layout, finish_table, require_public
 from svysynth.mechanisms.findings import CLUSTERS
 from svysynth.mechanisms.noise import (

@@ -30,7 +30,7 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.replicates import Replicates, half_samples, preston_factors
 from svysynth.estimation.statistics import estimate

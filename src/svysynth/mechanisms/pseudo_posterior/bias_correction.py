@@ -24,7 +24,7 @@ import numpy as np
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import Scheme
+from svysynth.core.spec.privacy import Scheme
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.pseudo_posterior.calibration import calibrate_records, fit_unweighted
 from svysynth.models.arrays import Parameters

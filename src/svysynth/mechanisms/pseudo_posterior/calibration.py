@@ -19,7 +19,7 @@ from svysynth.core.engine import map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import Scheme
+from svysynth.core.spec.privacy import Scheme
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds, summarize_bounds
 from svysynth.mechanisms.pseudo_posterior.record_weights import inverse_weights, linear_weights, reweighted, weigh

@@ -15,7 +15,9 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError
 from svysynth.core.registry import find_model
-from svysynth.core.spec import ModelSpec, PrivacySpec, Spec, SurveySpec
+from svysynth.core.spec.privacy import PrivacySpec
+from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (

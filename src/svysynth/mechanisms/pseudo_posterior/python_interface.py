@@ -13,7 +13,8 @@ from typing import Any
 
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec import ModelSpec, PrivacySpec, Scheme
+from svysynth.core.spec.privacy import PrivacySpec, Scheme
+from svysynth.core.spec.whole import ModelSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.findings import refuse

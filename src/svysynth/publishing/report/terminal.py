@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from svysynth.core.spec import EstimationSpec
+from svysynth.core.spec.estimation import EstimationSpec
 from svysynth.estimation.layout import WideTable, legend, wide_tables
 
 INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without protection."

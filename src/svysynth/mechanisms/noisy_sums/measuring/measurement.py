@@ -47,7 +47,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import sum_blocks
 from svysynth.core.grouping import Floats, Integers, whole_product, whole_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noise import Noise, laplace_scale
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts, cell_of_record

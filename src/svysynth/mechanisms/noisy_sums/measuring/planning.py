@@ -27,7 +27,8 @@ import numpy as np
 
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec, Scales, TableSpec
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import BoundsSpec, Scales
 from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts

@@ -18,7 +18,7 @@ import numpy as np
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import StandInSpec
+from svysynth.core.spec.whole import StandInSpec
 from svysynth.core.transforms import Transform
 
 BANDS = 32

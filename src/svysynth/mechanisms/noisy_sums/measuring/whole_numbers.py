@@ -15,7 +15,7 @@ import numpy as np
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import BoundsSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.transforms import Transform, transformed
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scaling, largest_excess, weighted_excess
 

@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats, Integers
-from svysynth.core.spec import SurveySpec, TableSpec
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.survey import SurveySpec
 from svysynth.mechanisms.noisy_sums.measuring.planning import expected_errors, plan_measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling, reach_of

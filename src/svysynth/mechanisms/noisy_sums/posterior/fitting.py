@@ -14,7 +14,7 @@ import polars as pl
 
 from svysynth.core.formula import parse_formula
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec import EstimationSpec, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noisy_sums.implied_tables import (
     CellDraws,

@@ -85,15 +85,15 @@ def _explain(detail: ErrorDetails, root: type[BaseModel]) -> str:
 def _known_setting_hint(root: type[BaseModel], location: list[Any]) -> str:
     for part in location[:-1]:
         field = root.model_fields.get(str(part))
-        root = (_section_of(field.annotation) if field else None) or root
+        root = (section_of(field.annotation) if field else None) or root
     return did_you_mean(str(location[-1]), root.model_fields)
 
 
-def _section_of(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section in a field's type, within a list or beside None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _section_of(part))), None)
+    return next((found for part in get_args(annotation) if (found := section_of(part))), None)
 
 
 def clash(message: str) -> PydanticCustomError:

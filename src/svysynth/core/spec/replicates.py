@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from svysynth.core.spec_validation import Name, Positive, Section, clash, listed, no_repeats
+from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
 
 ReplicateMethod = Literal["brr", "fay", "jk1", "jkn", "bootstrap", "successive-difference"]
 RANGE = re.compile(r"(.*?)([0-9]+)-(.*?)([0-9]+)")

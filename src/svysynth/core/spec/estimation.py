@@ -1,0 +1,62 @@
+"""`[estimation]` and `[[tables]]`: which tables a spec asks for, and how their standard errors are computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from svysynth.core.errors import is_plain
+from svysynth.core.spec.sections import Name, Section, clash, listed, no_repeats
+
+Statistic = Literal["count", "mean", "total", "proportion"]
+Lonely = Literal["fail", "certainty", "adjust"]
+VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
+StandardErrors = Literal["full", "paper"]
+"""How standard errors come from synthetic files: from unsmoothed weights, or from smoothed ones as in the paper."""
+MOST_BY_COLUMNS = 8
+
+
+class EstimationSpec(Section):
+    """`[estimation]`: how standard errors and intervals are computed."""
+
+    variance: VarianceMethod = "taylor"
+    standard_errors: StandardErrors = "full"
+    replicates: Annotated[int, Field(ge=2, le=10_000)] = 200
+    lonely: Lonely = "fail"
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    cv_thresholds: Annotated[
+        tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]], Field(strict=False)
+    ] = (0.15, 0.30)
+
+    @model_validator(mode="after")
+    def _thresholds_ascend(self) -> Self:
+        if self.cv_thresholds[0] > self.cv_thresholds[1]:
+            raise clash("'cv_thresholds' must be in ascending order")
+        return self
+
+
+class TableSpec(Section):
+    """`[[tables]]`: one table; all margins and the total come with it."""
+
+    name: Name | None = None
+    by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False), BeforeValidator(listed)]
+    statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False), BeforeValidator(listed)] = (
+        "count",
+        "mean",
+    )
+    domain: Name | None = None
+
+    @model_validator(mode="after")
+    def _can_be_a_heading(self) -> Self:
+        if not is_plain(self.title):
+            raise clash("a table's name has control characters")
+        no_repeats(self.by, "by")
+        no_repeats(self.statistics, "statistics")
+        return self
+
+    @property
+    def title(self) -> str:
+        """The table's name, made from its columns and its domain if none is given."""
+        within = f" ({self.domain})" if self.domain else ""
+        return self.name or (" by ".join(self.by) or "total") + within

@@ -1,0 +1,87 @@
+"""`[survey]`: the data of a spec, and the role of each column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from svysynth.core.spec.replicates import ReplicatesSpec
+from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
+from svysynth.core.transforms import Transform
+
+TIDY_COLUMNS = (
+    *("table", "statistic", "estimate", "se", "se_sampling", "se_privacy", "df", "lower", "upper"),
+    *("cv", "n", "reliability", "source"),
+)
+"""The columns of a table: no public column may have one of these names."""
+
+
+class SurveySpec(Section):
+    """`[survey]`: where the data are and what role each column plays."""
+
+    data: Annotated[Path, Field(strict=False)]
+    outcome: Name
+    transform: Transform = "log"
+    weight: Name
+    weight_public: bool = False
+    strata: Name | None = None
+    cluster: Name | None = None
+    fpc: Name | None = None
+    public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
+    population_total: Positive | None = None
+    replicates: ReplicatesSpec | None = None
+    where: Name | None = None
+    domain: Name | None = None
+    domains: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
+    universe: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
+    missing: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
+    labels: dict[Name, dict[Name, Name]] = Field(default_factory=dict)
+    levels: dict[Name, Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]] = Field(default_factory=dict)
+    other: dict[Name, Name] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _roles_do_not_clash(self) -> Self:
+        no_repeats(self.public, "public")
+        for column in self.public:
+            if column in TIDY_COLUMNS:
+                raise clash(f"'public' names '{column}', which is a column of every table: rename it in the data")
+        confidential = [self.outcome, self.weight, *([self.fpc] if self.fpc else [])]
+        no_repeats(confidential, "outcome, weight and fpc")
+        for role in ("public", "strata", "cluster", "universe"):
+            columns = getattr(self, role)
+            if set(confidential) & set([columns] if isinstance(columns, str) else columns or ()):
+                raise clash(f"'{role}' names a column that is also the outcome, the weight or the fpc")
+        weights = set(self.replicates.weights) if self.replicates else set()
+        if weights & {*confidential, *self.public, *self.universe, self.strata, self.cluster}:
+            raise clash("'replicates.weights' names a column that has another role")
+        if self.cluster and self.cluster == self.strata:
+            raise clash("'cluster' and 'strata' name the same column")
+        for column, labels in self.labels.items():
+            if column not in self.public:
+                raise clash(f"'labels.{column}' is not one of the public columns")
+            no_repeats(labels.values(), f"labels.{column}")
+            if set(labels) & set(self.missing):
+                raise clash(f"'labels.{column}' has a label for a code that 'missing' lists")
+        return self
+
+    @model_validator(mode="after")
+    def _levels_are_of_columns_with_levels(self) -> Self:
+        for column, levels in self.levels.items():
+            if column not in (*self.public, self.strata):
+                raise clash(f"'levels.{column}' is neither one of the public columns nor the strata")
+            if column in self.labels:
+                raise clash(f"'levels.{column}' and 'labels.{column}' both list the levels: keep one of them")
+            no_repeats(levels, f"levels.{column}")
+            if set(levels) & set(self.missing):
+                raise clash(f"'levels.{column}' lists a code that 'missing' lists too")
+        for column, level in self.other.items():
+            if level not in (self.declared(column) or ()):
+                raise clash(f"'other.{column}' is not one of the levels in 'levels.{column}' or 'labels.{column}'")
+        return self
+
+    def declared(self, column: str) -> dict[str, str] | None:
+        """The declared codes of a column and their labels, in order; None if the data decide."""
+        levels = self.levels.get(column)
+        return self.labels.get(column) if levels is None else {level: level for level in levels}
