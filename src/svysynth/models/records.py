@@ -19,7 +19,7 @@ from svysynth.core.column_storage import Column, derive
 from svysynth.core.engine import LOCAL, Engine, map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.formula import Formula, parse_formula
-from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.transforms import transformed
 from svysynth.survey.survey import Survey
@@ -47,9 +47,27 @@ class Records:
     """The execution backend."""
     scratch: Path | None = None
     """The folder for columns of their length that are too long for memory."""
+    cluster: Integers | None = None
+    """The number of each record's cluster, from 0; None without clusters, or for a model that ignores them."""
 
     def __len__(self) -> int:
         return len(self.t)
+
+    @property
+    def clusters(self) -> int:
+        """The number of clusters."""
+        return 0 if self.cluster is None else int(self.cluster.max()) + 1
+
+    def rows(self) -> tuple[Floats, Column]:
+        """What a record's likelihood depends on beside (t, v), and the position of every record among these rows.
+
+        With clusters the last entry of a row is the number of the cluster, after the row of the design matrix.
+        """
+        if self.cluster is None:
+            return self.x, self.cell
+        key = np.asarray(self.cell, np.int64) * self.clusters + self.cluster
+        keys, place = group_ids(key, len(self.x) * self.clusters)
+        return np.column_stack([self.x[keys // self.clusters], keys % self.clusters]), place
 
 
 def make_records(survey: Survey, formula: str | None = None) -> Records:
