@@ -19,6 +19,7 @@ from svysynth.survey.survey import Survey
 
 MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
+CLUSTERED = "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters"
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
 
@@ -43,15 +44,6 @@ class Finding:
         return f"{self.found}. {self.why[0].upper()}{self.why[1:]}" if self.why else self.found
 
 
-CLUSTERS = Finding(
-    "survey.cluster",
-    "releases cannot take clusters into account",
-    "the standard errors would be those of a design without clusters, and far too small",
-    "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters",
-    stops=True,
-)
-
-
 DOMAIN = Finding(
     "domain",
     "releases cannot restrict tables to a domain",
@@ -72,9 +64,8 @@ REPLICATES = Finding(
 
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
-    cluster = survey.cluster if isinstance(survey, SurveySpec) else survey.design.cluster
     domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
-    found = (cluster, CLUSTERS), (domains, DOMAIN), (survey.replicates, REPLICATES)
+    found = (domains, DOMAIN), (survey.replicates, REPLICATES)
     return [finding for declared, finding in found if declared]
 
 
@@ -86,6 +77,15 @@ def refuse(findings: Sequence[Finding]) -> None:
         others = len(stopping) - 1
         more = f" ({others} further reason{'s' * (others > 1)} to stop: see `svysynth check`)" if others else ""
         raise SurveyError("data", first.place, first.reason + more, first.instead)
+
+
+def no_clusters(cluster: str | None, who: str) -> list[Finding]:
+    """The finding for a mechanism or a model that cannot take clusters into account."""
+    if cluster is None:
+        return []
+    found = f"{who} cannot take clusters into account"
+    why = "the standard errors would be those of a design without clusters, and far too small"
+    return [Finding("survey.cluster", found, why, CLUSTERED, stops=True)]
 
 
 def no_public_weights(spec: Spec) -> list[Finding]:

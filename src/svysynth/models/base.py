@@ -54,7 +54,7 @@ class Traits(NamedTuple):
     public_weights: bool = False
     """Whether the model has a form for public weights, in which the outcome alone is modelled."""
     clusters: bool = False
-    """Whether the model has a form with effects of clusters."""
+    """Whether the model has a form with effects of clusters, `with_clusters`."""
 
 
 class WeightingBias(Protocol):
