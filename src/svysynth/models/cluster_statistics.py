@@ -1,7 +1,7 @@
-"""Cluster statistics: all that the weighted records of a sample of clusters say about a linear model with cluster effects.
+"""Cluster statistics: all that weighted records say about a linear-Gaussian model with effects of clusters.
 
 They are sums within clusters and the mean of each cluster, so that a density evaluation costs the same for twenty
-records a cluster as for a million. Everything is measured from the least-squares fit without clusters: no digits cancel.
+records a cluster as for a million. All is measured from the least-squares fit without clusters, so no digits cancel.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ClusterStatistics(NamedTuple):
 def cluster_statistics(records: Records, alpha: Column) -> ClusterStatistics:
     """Weighted sums of the records, by cluster."""
     linear = plain_statistics(records, alpha)
-    cluster, clusters, alpha = records.cluster, records.clusters, np.asarray(alpha)
+    (cluster, clusters), alpha = records.clustered, np.asarray(alpha)
     e = np.stack([records.t, records.v], axis=1) - (records.x @ linear.coefficients)[records.cell]
     x = records.x[records.cell]
     total = group_sums(cluster, clusters, alpha)

@@ -4,9 +4,9 @@
 diag(τ)Ω_u diag(τ) with τ ~ half-t(3, 0, 10) and Ω_u ~ LKJ(2).
 
 The weights α multiply the log-likelihood of a record given all parameters, of which the u_j are some:
-αᵢ·log N₂((t, v)ᵢ | xᵢβ + u_j, Σ). With nⱼ the sum of α in a cluster, the mean of its residuals is then N(0, T + Σ/nⱼ):
-u_j is integrated out, as is β, and both are drawn exactly afterwards. So the sampler moves on the same parameters as for
-FBS, and on T.
+αᵢ·log N₂((t, v)ᵢ | xᵢβ + u_j, Σ). With nⱼ the sum of α in a cluster, the mean of its residuals is N(0, T + Σ/nⱼ). The
+effects are integrated out, as is β, and both are drawn exactly afterwards. So the sampler moves on the same parameters
+as for FBS, and on T.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from jax.scipy.linalg import solve_triangular
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.whole import ModelSpec
 from svysynth.estimation.combining import CombiningRule
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling, Traits
 from svysynth.models.cluster_statistics import ClusterStatistics, cluster_statistics
 from svysynth.models.fbs import FBS, covariance_of, unpack_scales
 from svysynth.models.records import Records
-from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
+from svysynth.models.whitening import Whitening, normal_score_cubics
 
 ITERATIONS = 40
 """How often the EM algorithm improves the estimates of Σ and T by which the density is whitened."""
-GRID = np.linspace(0.0, 1.0, 400)
-LOWEST, HIGHEST = -9.0, 3.0
-"""The range of log τ, about half the log of the estimated Σ: an effect so small cannot be told from none."""
+POINTS = 400
+"""The points at which the one-dimensional densities of the parameters of T are computed."""
+FARTHEST = 8.0
+"""How far from its estimate the logarithm of a τ may be: an effect so small cannot be told from none."""
+NEGLIGIBLE = 0.01
+"""The ratio τ²/σ² below which differences between clusters hardly matter, so that their bias may be known roughly."""
 
 
 @dataclass(frozen=True)
 class ClusteredFBS:
     """FBS with cluster effects, for surveys that were sampled in clusters."""
 
-    plain: FBS = FBS()
-    """The model without clusters, whose priors this one has."""
     cluster_correlation_shape: float = 2.0
     """The LKJ parameter of Ω_u."""
     name = "fbs"
@@ -54,9 +56,14 @@ class ClusteredFBS:
     covariance_prior = None
 
     @property
-    def with_clusters(self) -> ClusteredFBS:
-        """This model."""
-        return self
+    def plain(self) -> FBS:
+        """The model without clusters, whose priors this one has."""
+        return FBS()
+
+    @classmethod
+    def from_spec(cls, settings: ModelSpec, weight_public: bool) -> ClusteredFBS:
+        """The model with its priors; weights that are public are refused, as its traits say."""
+        return cls()
 
     @property
     def weighting_bias(self) -> ClusterBias:
@@ -68,63 +75,40 @@ class ClusteredFBS:
         return cluster_statistics(records, alpha)
 
     def whitening(self, statistics: ClusterStatistics) -> Whitening:
-        """As for FBS, with Σ and T estimated together; each log τ by its normal score, given the rest."""
+        """As for FBS at an estimate of Σ; the parameters of T by their normal scores, each given the estimated rest."""
         sigma, effects = _estimates(statistics)
-        middle, middle_effects = _unconstrained(sigma), _unconstrained(effects)
-
-        def fit_of(z: Array) -> Array:
-            return self._log_cluster_density(z, middle_effects, statistics)
-
-        curvature = -jax.hessian(fit_of)(middle)
-        small_factor = jnp.linalg.inv(jnp.linalg.cholesky(curvature)).T
-        cubics = jnp.stack([self._log_spread_cubics(place, middle, middle_effects, statistics) for place in range(2)])
-        noise = statistics.linear._replace(scatter=(sigma + effects) * statistics.linear.total)
-        rest = self.plain.whitening(noise)
+        rest = self.plain.whitening(statistics.linear._replace(scatter=sigma * statistics.linear.total))
         assert rest.cubics is not None
-        width = 6 + len(rest.center) - 3
-        factor = jnp.eye(width).at[6:, 6:].set(rest.factor[3:, 3:]).at[:3, :3].set(small_factor)
-        factor = factor.at[5, 5].set(self._correlation_spread(middle, middle_effects, statistics))
-        center = jnp.concatenate([middle, jnp.zeros(2), middle_effects[2:], rest.center[3:]])
-        whole = [identity_cubics(3), cubics, identity_cubics(1), rest.cubics[3:]]
-        return Whitening(center, factor, jnp.concatenate(whole))
+        cubics = self._cubics_of_effects(unconstrained(sigma), unconstrained(effects), statistics)
+        known = np.r_[0:3, 6 : 3 + len(rest.center)]
+        return Whitening(
+            jnp.concatenate([unconstrained(sigma), jnp.zeros(3), rest.center[3:]]),
+            jnp.eye(3 + len(rest.center)).at[np.ix_(known, known)].set(rest.factor),
+            jnp.concatenate([rest.cubics[:3], cubics, rest.cubics[3:]]),
+        )
 
-    def _log_spread_cubics(
-        self, place: int, sigma: Array, effects: Array, statistics: ClusterStatistics
-    ) -> Array:
-        """The normal score of the log spread of the effects on one outcome."""
-        grid = sigma[place] + LOWEST + (HIGHEST - LOWEST) * GRID
+    def _cubics_of_effects(self, sigma: Array, effects: Array, statistics: ClusterStatistics) -> Array:
+        """The normal scores of log τ_t, log τ_v and arctanh ρ_u, on grids that are finest at the estimates."""
+        finest = 1 / np.sqrt(len(statistics.total))
+        offset = finest * np.sinh(np.linspace(-1, 1, POINTS) * np.arcsinh(FARTHEST / finest))
 
-        def density(value: Array) -> Array:
-            z = effects.at[place].set(value)
-            return self._log_cluster_density(sigma, z, statistics) + self._log_effects_prior(z)
+        def log_density(change: Array) -> Array:
+            found = with_effects_integrated(sigma, effects + change, statistics)
+            return found.log_determinants - 0.5 * found.form + self._log_effects_prior(effects + change)
 
-        found: Array = normal_score_cubics(grid[None], jax.vmap(density)(grid)[None])
-        return found[0]
-
-    def _correlation_spread(self, sigma: Array, effects: Array, statistics: ClusterStatistics) -> Array:
-        """The standard deviation of the arctanh of the correlation of the effects."""
-
-        def density(value: Array) -> Array:
-            z = effects.at[2].set(value)
-            return self._log_cluster_density(sigma, z, statistics) + self._log_effects_prior(z)
-
-        curvature = -jax.grad(jax.grad(density))(effects[2])
-        return 1 / jnp.sqrt(jnp.maximum(curvature, 2 * self.cluster_correlation_shape))
+        changes = (np.eye(3)[:, np.newaxis] * offset[:, np.newaxis]).reshape(-1, 3)
+        density = jax.vmap(log_density)(changes).reshape(3, -1)
+        return normal_score_cubics(effects[:, None] + offset, density + np.log(np.gradient(offset)))
 
     def _log_effects_prior(self, z: Array) -> Array:
         """The log prior of log τ and arctanh ρ_u."""
         correlation = self.cluster_correlation_shape * jnp.log1p(-(jnp.tanh(z[2]) ** 2))
         return self.plain.log_half_t(z[:2]).sum() + correlation
 
-    def _log_cluster_density(self, sigma_z: Array, effects_z: Array, statistics: ClusterStatistics) -> Array:
-        """The log pseudo-likelihood of Σ and T at the least-squares β."""
-        found = _integrated(sigma_z, effects_z, statistics)
-        return found.log_determinants - 0.5 * found.form
-
     def log_density(self, z: Array, statistics: ClusterStatistics) -> Array:
         """Log pseudo posterior with β and the cluster effects integrated out, up to a constant."""
         size = statistics.linear.gram.shape[0]
-        found = _integrated(z[:3], z[3:6], statistics)
+        found = with_effects_integrated(z[:3], z[3:6], statistics)
         scales, partial, factor = unpack_scales(z[6:], size)
         cholesky = jnp.linalg.cholesky(found.precision)
         root = solve_triangular(cholesky, jnp.eye(2 * size), lower=True)
@@ -142,7 +126,7 @@ class ClusteredFBS:
     def complete(self, key: Array, z: Array, statistics: ClusterStatistics) -> Parameters:
         """Draw β given the rest, and then the cluster effects: each a draw from a joint, corrected for the data."""
         size = statistics.linear.gram.shape[0]
-        found = _integrated(z[:3], z[3:6], statistics)
+        found = with_effects_integrated(z[:3], z[3:6], statistics)
         scales, _, factor = unpack_scales(z[6:], size)
         keys = jax.random.split(key, 4)
         root = jnp.linalg.inv(jnp.linalg.cholesky(found.precision))
@@ -184,27 +168,29 @@ class ClusteredFBS:
 
 @dataclass(frozen=True)
 class ClusterBias:
-    """The bias that weights α cause: Σ and T are each multiplied by factors, the effects by T's, and β is not affected.
+    """The bias that weights α cause: Σ and T are multiplied by factors, the effects by those of T, and β is unaffected.
 
-    Records far from the centre have small weights, so that Σ is too small; and the means of clusters, which the weights
-    make less precise than they are, are shrunk too much towards β.
+    Records far from the centre have small weights, so that Σ is too small. And weights make the means of clusters less
+    precise than they are, so that the effects are shrunk too far towards zero.
     """
 
     def measure(self, draws: Parameters) -> Array:
-        """The mean log spread of Σ, and the log of the root mean square of the effects on either outcome."""
-        plain = jnp.mean(jnp.linalg.slogdet(draws["covariance"])[1] / 4)[None]
-        effects = draws["effects"].reshape(-1, *draws["effects"].shape[-2:])
-        square = jnp.mean((effects - effects.mean(axis=1, keepdims=True)) ** 2, axis=(0, 1))
-        return jnp.concatenate([plain, 0.5 * jnp.log(square)])
+        """The mean log spread of Σ; for either outcome, half the log of the effects' variance/σ² + NEGLIGIBLE."""
+        spread = jnp.mean(jnp.linalg.slogdet(draws["covariance"])[1] / 4)[None]
+        square = jnp.var(draws["effects"], axis=1) / jnp.diagonal(draws["covariance"], axis1=1, axis2=2)
+        return jnp.concatenate([spread, 0.5 * jnp.log(square.mean(axis=0) + NEGLIGIBLE)])
 
     def remove(self, draw: Parameters, shift: Floats) -> Parameters:
-        """The draw with Σ, T and the effects divided by these factors; the mean of the effects is kept."""
-        factor = jnp.exp(-jnp.asarray(shift[1:]))
+        """The draw with Σ, T and the effects divided by their factors. The mean of the effects is kept."""
+        whole, own = np.exp(-2 * shift[0]), -2 * shift[1:]
+        ratio = jnp.diagonal(draw["cluster_covariance"] / draw["covariance"])
+        square = np.exp(own) + np.expm1(own) * NEGLIGIBLE / ratio
+        factor = jnp.sqrt(whole * jnp.maximum(square, 0.0))
         mean = draw["effects"].mean(axis=0)
         return draw | {
-            "covariance": draw["covariance"] * np.exp(-2 * shift[0]),
+            "covariance": draw["covariance"] * whole,
             "cluster_covariance": draw["cluster_covariance"] * jnp.outer(factor, factor),
-            "effects": mean + (draw["effects"] - mean) * factor,
+            "effects": draw["effects"] * factor + mean * (1 - factor),
         }
 
     def spreads(self, shift: Floats) -> Floats:
@@ -225,7 +211,7 @@ class ClusterBias:
 
 
 @outlined
-class _Integrated(NamedTuple):
+class Integrated(NamedTuple):
     """The log pseudo-likelihood with the cluster effects integrated out: log_determinants − ½(form − 2·pull·d + d'Qd).
 
     d is β minus the least-squares coefficients, and Q the precision.
@@ -242,7 +228,8 @@ class _Integrated(NamedTuple):
     pull: Array
 
 
-def _integrated(sigma_z: Array, effects_z: Array, statistics: ClusterStatistics) -> _Integrated:
+def with_effects_integrated(sigma_z: Array, effects_z: Array, statistics: ClusterStatistics) -> Integrated:
+    """The log pseudo-likelihood of Σ, T and β, given by unconstrained parameters of Σ and T."""
     (sigma, log_determinant), (effects, _) = covariance_of(sigma_z), covariance_of(effects_z)
     total = statistics.total
     a, b, c = (sigma[i, j] + total * effects[i, j] for i, j in ((0, 0), (0, 1), (1, 1)))
@@ -259,7 +246,7 @@ def _integrated(sigma_z: Array, effects_z: Array, statistics: ClusterStatistics)
     first, off, second = blocks.reshape(3, size, size)
     pull = _square(spare) @ statistics.within_xe.T + pulled.T @ statistics.mean_x
     precision = jnp.block([[first, off], [off, second]])
-    return _Integrated(sigma, effects, inverse, log_determinants, form, precision, pull.reshape(-1))
+    return Integrated(sigma, effects, inverse, log_determinants, form, precision, pull.reshape(-1))
 
 
 def _square(entries: Array) -> Array:
@@ -294,7 +281,7 @@ def _estimates(statistics: ClusterStatistics) -> tuple[Array, Array]:
     return found
 
 
-def _unconstrained(covariance: Array) -> Array:
+def unconstrained(covariance: Array) -> Array:
     """Two log standard deviations and an arctanh correlation."""
     spread = jnp.sqrt(jnp.diagonal(covariance))
     correlation = jnp.clip(covariance[0, 1] / (spread[0] * spread[1]), -0.99, 0.99)
