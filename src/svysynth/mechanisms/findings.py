@@ -52,6 +52,16 @@ CLUSTERS = Finding(
 )
 
 
+STAGES = Finding(
+    "survey.cluster",
+    "releases cannot take later stages of sampling into account",
+    "synthetic files have no units within their clusters, and the standard errors would be those of another design",
+    "name the columns of the first stage alone, and leave survey.fpc out: the standard errors are then slightly too "
+    "large; or make direct tables with `svysynth tables`",
+    stops=True,
+)
+
+
 DOMAIN = Finding(
     "domain",
     "releases cannot restrict tables to a domain",
@@ -73,8 +83,9 @@ REPLICATES = Finding(
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
     cluster = survey.cluster if isinstance(survey, SurveySpec) else survey.design.cluster
+    stages = survey.later if isinstance(survey, SurveySpec) else survey.design.later
     domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
-    found = (cluster, CLUSTERS), (domains, DOMAIN), (survey.replicates, REPLICATES)
+    found = (cluster, CLUSTERS), (stages, STAGES), (domains, DOMAIN), (survey.replicates, REPLICATES)
     return [finding for declared, finding in found if declared]
 
 

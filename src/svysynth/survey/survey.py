@@ -25,11 +25,12 @@ from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.replicates import ReplicatesSpec
+from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.columns import not_listed, numbers
-from svysynth.survey.design import Design, DesignIndex, index_design
+from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.domains import read_domains
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
@@ -139,6 +140,7 @@ class Survey(ABC):
         roles = {"outcome": self.outcome, "weight": design.weight + (" (public)" if self.weight_public else "")}
         roles |= {"strata": design.strata or "none", "clusters": design.cluster or "none"}
         roles |= {"finite population correction": design.fpc} if design.fpc else {}
+        roles |= {"later stages": "; ".join(", ".join(stage.columns) for stage in design.later)} if design.later else {}
         levels = ", ".join(f"{column} ({len(self.levels(column)):,} levels)" for column in self.public)
         facts = {"records": f"{len(self):,}", **roles, "public columns": levels}
         return card("Survey", warning="Confidential: its values are not shown.", facts=facts)
@@ -214,10 +216,14 @@ class SurveyInMemory(Survey):
     def index(self) -> DesignIndex:
         """The design as integers."""
         design = self.design
-        stratum = self._design_key(design.strata) if design.strata else np.zeros(len(self), np.int32)
-        cluster = self._design_key(design.cluster) if design.cluster else None
-        fpc = self.frame[design.fpc].to_numpy() if design.fpc else None
-        return index_design(stratum, cluster, fpc)
+        return index_design(self._stage(design), [self._stage(stage) for stage in design.later])
+
+    def _stage(self, stage: Design | StageSpec) -> Stage:
+        return Stage(
+            self._design_key(stage.strata) if stage.strata else np.zeros(len(self), np.int32),
+            self._design_key(stage.cluster) if stage.cluster else None,
+            self.frame[stage.fpc].to_numpy() if stage.fpc else None,
+        )
 
     def _design_key(self, column: str) -> Integers:
         key = self.frame[column].to_physical().to_numpy()
@@ -269,9 +275,9 @@ def read_survey(
     outcome: str,
     weight: str,
     public: str | Sequence[str],
-    strata: str | None = None,
-    cluster: str | None = None,
-    fpc: str | None = None,
+    strata: str | Sequence[str] | None = None,
+    cluster: str | Sequence[str] | None = None,
+    fpc: str | Sequence[str] | None = None,
     transform: Transform = "log",
     population_total: float | None = None,
     replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
@@ -341,9 +347,8 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     del frame  # each raw column can be freed as soon as it has been converted
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
-    for name in (spec.outcome, spec.weight, spec.fpc, *(spec.replicates.weights if spec.replicates else ())):
-        if name:
-            columns[name] = numbers(raw.pop(name), file).rechunk()
+    for name in (spec.outcome, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ())):
+        columns[name] = numbers(raw.pop(name), file).rechunk()
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
     for name in tuple(raw):
@@ -351,7 +356,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     check_ranges(columns, spec)
     survey = SurveyInMemory(
         spec.outcome,
-        Design(spec.weight, spec.strata, spec.cluster, spec.fpc),
+        Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later),
         spec.public,
         spec.transform,
         spec.population_total,
