@@ -59,6 +59,7 @@ def read_synthetic(
     outcome: str,
     public: str | Sequence[str],
     strata: str | None = None,
+    cluster: str | None = None,
     transform: Transform = "log",
     weight_public: bool = False,
     rules: Rules = "weighted",
@@ -80,6 +81,7 @@ def read_synthetic(
             weight=weight,
             public=public,
             strata=strata,
+            cluster=cluster,
             transform=transform,
             weight_public=weight_public,
         )

@@ -29,6 +29,7 @@ from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
+from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.domains import read_domains
@@ -51,10 +52,13 @@ from svysynth.survey.roles import (
 @outlined
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The public part of a survey: each combination of public columns and stratum that occurs, and how often."""
+    """The public part of a survey: each combination of public columns, stratum and cluster, and how often it occurs."""
 
     frame: pl.DataFrame
-    """One row for each group, in the order of the cells and then of the strata."""
+    """One row for each group, in the order of the cells, then of the strata, then of the clusters.
+
+    Clusters have new numbers (`clusters.py`), unless their column is one of the public ones.
+    """
     count: Integers
     cell: Integers
     """The position of each group's cell among the cells that have records."""
@@ -165,7 +169,10 @@ class Survey(ABC):
     @final
     @property
     def published(self) -> tuple[str, ...]:
-        """The columns that are released as they are: the public ones, the strata, and weights that are public."""
+        """The columns that are released as they are: the public ones, the strata, and weights that are public.
+
+        Clusters are released too, with new numbers.
+        """
         others = [self.design.strata, self.design.weight if self.weight_public else None]
         return tuple(dict.fromkeys([*self.public, *(column for column in others if column)]))
 
@@ -232,12 +239,29 @@ class SurveyInMemory(Survey):
     @property
     def groups(self) -> Groups:
         """The public part of the records."""
+        return self.grouped(np.ones(len(self), np.int64))[0]
+
+    def grouped(self, count: Integers) -> tuple[Groups, Integers]:
+        """The public part of the records, each of which stands for so many, and the group of every record."""
         cells, _, cell = self.model_cells()
-        stratum, strata = (self.index.stratum, self.index.strata) if self.design.strata else (0, 1)
-        keys, group = group_ids(np.asarray(cell, np.int64) * strata + stratum, len(cells) * strata)
+        unit, units, numbered = self._units(np.asarray(cell), count)
+        keys, group = group_ids(np.asarray(cell, np.int64) * units + unit, len(cells) * units)
         first = np.empty(len(keys), np.int64)
         first[group[::-1]] = np.arange(len(self))[::-1]
-        return Groups(self.frame.select(self.published)[first], np.bincount(group), keys // strata)
+        frame = self.frame.select(self.published).with_columns(numbered)[first]
+        return Groups(frame, np.bincount(group, count).astype(np.int64), keys // units), group
+
+    def _units(self, cell: Integers, count: Integers) -> tuple[Integers, int, list[pl.Series]]:
+        """The stratum or the cluster of every record, how many there are, and the column of the clusters' new numbers.
+
+        There is no such column if the clusters are published as they are, or if there are none.
+        """
+        index, column = self.index, self.design.cluster
+        if column is None or index.psu is None:
+            return (index.stratum, index.strata, []) if self.design.strata else (np.zeros(1, np.int64), 1, [])
+        number = number_clusters(cell, index.psu, count, index.psu_stratum)[index.psu]
+        numbered = [] if column in self.published else [pl.Series(column, number + 1)]
+        return number, len(index.psu_stratum), numbered
 
     def values(self, column: str) -> Floats:
         """A column of numbers."""
