@@ -18,8 +18,9 @@ import numpy as np
 from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import Lonely, Statistic
+from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.moments import Moments
-from svysynth.estimation.statistics import DomainSums, linearize
+from svysynth.estimation.statistics import DomainSums, Linearized, linearize
 from svysynth.survey.design import EXHAUSTED, DesignIndex
 
 
@@ -31,17 +32,44 @@ def taylor_variance(
     sums: DomainSums,
     lonely: Lonely,
     scaled: bool = False,
+    calibration: Calibration | None = None,
 ) -> Floats:
     """The linearised variance of a statistic for each domain; zero for a domain without records.
 
-    `scaled` says that the weights were scaled to a known total.
+    `scaled` says that the weights were scaled to a known total. If they were calibrated, `moments` has the calibrated
+    weights.
     """
     of_domains = moments, index, domain, len(sums.count), lonely
+    if calibration is not None:
+        z = linearize(statistic, moments, domain, sums)
+        return _calibrated_variance(*of_domains, z, sums.in_base, calibration) / z.divisor**2
     z = linearize(statistic, moments, domain, sums, scaled)
     if z.ratio is None:
         return _variance(*of_domains, z.a, z.b)
     in_base = sums.in_base if statistic == "proportion" else None
     return _ratio_variance(*of_domains, z.a, z.b, z.ratio, in_base) / z.divisor**2
+
+
+def _calibrated_variance(
+    moments: Moments,
+    index: DesignIndex,
+    domain: Integers,
+    domains: int,
+    lonely: Lonely,
+    z: Linearized,
+    in_base: Booleans | None,
+    calibration: Calibration,
+) -> Floats:
+    """V of what the regression on the totals leaves of z; it is not zero outside a domain, so all groups count."""
+    found, whole = np.zeros(domains), np.zeros(len(domain), np.int64)
+    for one in range(domains):
+        own = domain == one
+        a, b = np.where(own, z.a, 0.0), np.where(own, z.b, 0.0)
+        if z.ratio is not None:
+            a = a - (z.ratio[one] if in_base is None else np.where(in_base, z.ratio[one], 0.0))
+        a = a - calibration.fitted(moments, a, b)
+        found[one] = _variance(moments, index, whole, 1, lonely, a, b)[0]
+    return found
 
 
 def _ratio_variance(

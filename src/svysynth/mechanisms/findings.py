@@ -70,11 +70,20 @@ REPLICATES = Finding(
 )
 
 
+CALIBRATION = Finding(
+    "survey.calibration",
+    "releases cannot calibrate weights",
+    "the released counts would not have the declared totals",
+    "make direct tables with `svysynth tables`; leave survey.calibration out for a release",
+    stops=True,
+)
+
+
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
     cluster = survey.cluster if isinstance(survey, SurveySpec) else survey.design.cluster
     domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
-    found = (cluster, CLUSTERS), (domains, DOMAIN), (survey.replicates, REPLICATES)
+    found = (cluster, CLUSTERS), (domains, DOMAIN), (survey.replicates, REPLICATES), (survey.calibration, CALIBRATION)
     return [finding for declared, finding in found if declared]
 
 

@@ -158,7 +158,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
         pass
     design = Design(spec.weight, spec.strata)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
-    return SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    return replace(made, calibration=spec.calibration)
 
 
 @outlined

@@ -87,7 +87,7 @@ class SurveyOnDisk(Survey):
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        return SurveyInMemory(*_roles_of(self), frame=frame)
+        return SurveyInMemory(*_roles_of(self), calibration=self.calibration, frame=frame)
 
     def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
@@ -119,7 +119,8 @@ def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
     group.write(0, np.searchsorted(np.unique(key), key))
     groups = replace(survey, weight_public=False).groups  # by cell and stratum, as the records' groups are
     where = engine, folder, survey.other
-    return SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
+    made = SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
+    return replace(made, calibration=survey.calibration)
 
 
 def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from svysynth.core.spec.calibration import TOTALS_AGREE, CalibrationSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
 from svysynth.core.transforms import Transform
@@ -32,6 +33,7 @@ class SurveySpec(Section):
     public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
     population_total: Positive | None = None
     replicates: ReplicatesSpec | None = None
+    calibration: CalibrationSpec | None = None
     where: Name | None = None
     domain: Name | None = None
     domains: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
@@ -79,6 +81,17 @@ class SurveySpec(Section):
         for column, level in self.other.items():
             if level not in (self.declared(column) or ()):
                 raise clash(f"'other.{column}' is not one of the levels in 'levels.{column}' or 'labels.{column}'")
+        return self
+
+    @model_validator(mode="after")
+    def _calibration_is_to_totals_of_public_columns(self) -> Self:
+        if self.calibration is None:
+            return self
+        for column in self.calibration.columns:
+            if column not in self.public:
+                raise clash(f"'calibration.margins' names '{column}', which is not one of the public columns")
+        if self.population_total and abs(self.population_total / self.calibration.total - 1) > TOTALS_AGREE:
+            raise clash("'population_total' is not the sum of the totals in 'calibration.margins': leave it out")
         return self
 
     def declared(self, column: str) -> dict[str, str] | None:
