@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -160,7 +160,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
         pass
     design = Design(spec.weight, spec.strata, spec.cluster)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
-    return SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    return replace(made, calibration=spec.calibration)
 
 
 @outlined

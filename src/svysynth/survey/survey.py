@@ -24,6 +24,7 @@ from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
@@ -90,6 +91,8 @@ class Survey(ABC):
     """The condition that tables are restricted to; there is a column for it (`domains.py`)."""
     replicates: ReplicatesSpec | None = None
     """Replicate weights that came with the file, from which variances are made; there is a column for each."""
+    calibration: CalibrationSpec | None = None
+    """Public totals that the weights are calibrated to when tables are made; the weights here are those of the file."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -305,6 +308,7 @@ def read_survey(
     transform: Transform = "log",
     population_total: float | None = None,
     replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
+    calibration: CalibrationSpec | Mapping[str, Any] | None = None,
     weight_public: bool = False,
     where: str | None = None,
     domain: str | None = None,
@@ -336,6 +340,7 @@ def read_survey(
         "where": where,
         "domain": domain,
         "replicates": replicates,
+        "calibration": calibration,
         "domains": domains,
         "universe": universe,
         "missing": missing,
@@ -389,6 +394,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         other=other,
         domain=spec.domain,
         replicates=spec.replicates,
+        calibration=spec.calibration,
         frame=pl.DataFrame(columns).with_columns(domains),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from svysynth.core.spec.calibration import TOTALS_AGREE, CalibrationSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
 from svysynth.core.spec.stages import StageSpec, by_stage, check_stages
@@ -34,6 +35,7 @@ class SurveySpec(Section):
     public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
     population_total: Positive | None = None
     replicates: ReplicatesSpec | None = None
+    calibration: CalibrationSpec | None = None
     where: Name | None = None
     domain: Name | None = None
     domains: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
@@ -104,6 +106,17 @@ class SurveySpec(Section):
     def all_strata(self) -> tuple[str, ...]:
         """The columns of the strata of all stages."""
         return tuple(column for column in (self.strata, *(stage.strata for stage in self.later)) if column)
+
+    @model_validator(mode="after")
+    def _calibration_is_to_totals_of_public_columns(self) -> Self:
+        if self.calibration is None:
+            return self
+        for column in self.calibration.columns:
+            if column not in self.public:
+                raise clash(f"'calibration.margins' names '{column}', which is not one of the public columns")
+        if self.population_total and abs(self.population_total / self.calibration.total - 1) > TOTALS_AGREE:
+            raise clash("'population_total' is not the sum of the totals in 'calibration.margins': leave it out")
+        return self
 
     def declared(self, column: str) -> dict[str, str] | None:
         """The declared codes of a column and their labels, in order; None if the data decide."""
