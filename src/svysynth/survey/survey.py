@@ -25,6 +25,7 @@ from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
+from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
@@ -32,6 +33,7 @@ from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
+from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.domains import read_domains
 from svysynth.survey.files import open_data, read_columns
@@ -318,6 +320,7 @@ def read_survey(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     levels: Mapping[str, Sequence[str]] | None = None,
     other: Mapping[str, str] | None = None,
+    columns: Mapping[str, ColumnSpec | Mapping[str, Any]] | None = None,
 ) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
@@ -347,6 +350,7 @@ def read_survey(
         "labels": labels or {},
         "levels": levels or {},
         "other": other or {},
+        "columns": columns or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
@@ -372,15 +376,17 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
     domains = list(read_domains(frame, spec, file))
-    raw = {name: frame[name] for name in declared_columns(spec)}
+    raw = as_declared(frame, declared_columns(spec), spec, file)
     del frame  # each raw column can be freed as soon as it has been converted
+    refuse_unlisted(raw, spec)
+    file = with_labels(file, raw, spec)
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
     for name in (spec.outcome, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ())):
         columns[name] = numbers(raw.pop(name), file).rechunk()
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
-    for name in tuple(raw):
+    for name in (name for name in declared_columns(spec) if name in raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
     survey = SurveyInMemory(
