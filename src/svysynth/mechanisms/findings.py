@@ -44,6 +44,16 @@ class Finding:
         return f"{self.found}. {self.why[0].upper()}{self.why[1:]}" if self.why else self.found
 
 
+STAGES = Finding(
+    "survey.cluster",
+    "releases cannot take later stages of sampling into account",
+    "synthetic files have no units within their clusters, and the standard errors would be those of another design",
+    "name the columns of the first stage alone, and leave survey.fpc out: the standard errors are then slightly too "
+    "large; or make direct tables with `svysynth tables`",
+    stops=True,
+)
+
+
 DOMAIN = Finding(
     "domain",
     "releases cannot restrict tables to a domain",
@@ -62,10 +72,25 @@ REPLICATES = Finding(
 )
 
 
+CALIBRATION = Finding(
+    "survey.calibration",
+    "releases cannot calibrate weights",
+    "the released counts would not have the declared totals",
+    "make direct tables with `svysynth tables`; leave survey.calibration out for a release",
+    stops=True,
+)
+
+
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
+    stages = survey.later if isinstance(survey, SurveySpec) else survey.design.later
     domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
-    found = (domains, DOMAIN), (survey.replicates, REPLICATES)
+    found = (
+        (stages, STAGES),
+        (domains, DOMAIN),
+        (survey.replicates, REPLICATES),
+        (survey.calibration, CALIBRATION),
+    )
     return [finding for declared, finding in found if declared]
 
 

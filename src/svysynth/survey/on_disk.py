@@ -19,7 +19,7 @@ from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks
 from svysynth.core.grouping import Integers, group_ids
 from svysynth.core.transforms import Transform
-from svysynth.survey.design import Design, DesignIndex, index_design
+from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.formats.base import CodeLabels
 from svysynth.survey.survey import Groups, Survey, SurveyInMemory
 
@@ -62,7 +62,7 @@ class SurveyOnDisk(Survey):
         if design.cluster is None:
             strata = int(table.max()) + 1
             return DesignIndex(stratum, None, stratum, sums_of_groups(table, strata, counts), np.ones(strata))
-        found = index_design(table, self._key_of_group(design.cluster), None)
+        found = index_design(Stage(table, self._key_of_group(design.cluster), None))
         psu: Any = Derived(partial(look_up, table=np.asarray(found.psu)), (self.group,))
         return replace(found, stratum=stratum, psu=psu)
 
@@ -91,7 +91,7 @@ class SurveyOnDisk(Survey):
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        return SurveyInMemory(*_roles_of(self), frame=frame)
+        return SurveyInMemory(*_roles_of(self), calibration=self.calibration, frame=frame)
 
     def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
@@ -120,7 +120,8 @@ def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> Survey
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, place)
     where = engine, folder, survey.other
-    return SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
+    made = SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
+    return replace(made, calibration=survey.calibration)
 
 
 def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:

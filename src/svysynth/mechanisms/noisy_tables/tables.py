@@ -155,6 +155,9 @@ def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
     if estimation.variance != "taylor":
         place = f"estimation.variance = '{estimation.variance}'"
         raise SurveyError("spec", place, "noisy tables have no replicates", "set estimation.variance = 'taylor'")
+    if estimation.lonely == "average":
+        problem = "noisy tables cannot average other strata"
+        raise SurveyError("spec", "estimation.lonely", problem, "set it to 'certainty' or 'adjust'")
     survey.index.refuse_lonely(estimation.lonely)
 
 
