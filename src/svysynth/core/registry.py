@@ -63,6 +63,8 @@ class ListedMechanism(NamedTuple):
     """Whether whole records can be protected: public columns and participation too."""
     scaled: bool = False
     """Whether sums are measured in scales of outcome and weight (`privacy.scales`), which may be public constants."""
+    clusters: bool = False
+    """Whether standard errors take clusters of the design into account."""
 
     @property
     def names(self) -> tuple[str, ...]:

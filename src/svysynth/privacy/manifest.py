@@ -46,6 +46,8 @@ class SurveyFacts(_Part):
     weight_public: bool
     """Whether the weights are declared public, and kept as they are."""
     strata: str | None
+    cluster: str | None = None
+    """The column of clusters; None if there are none. Their numbers in synthetic files are new."""
     public: tuple[str, ...]
     where: str | None
     """The condition that says which records take part; None where all do."""
@@ -140,6 +142,7 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        roles = ("outcome", "weight", "weight_public", "transform", "strata", "public", "population_total", "domain")
-        survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in roles}
+        roles = ("outcome", "weight", "weight_public", "transform", "strata", "cluster", "public", "population_total")
+        own = {role: getattr(self.survey, role) for role in roles}
+        survey = {"data": Path("microdata"), "domain": self.survey.domain} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

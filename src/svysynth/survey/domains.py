@@ -173,6 +173,17 @@ def inside_of(frame: pl.DataFrame, domain: str, file: DataFile) -> pl.Series:
     return holds(frame, condition, file, PLACE)
 
 
+def codes_of(frame: pl.DataFrame, column: str, domains: Mapping[str, PublicDomain]) -> Integers:
+    """The position of the level for each row of a frame, in a public column or in the column of a domain."""
+    if column not in domains:
+        codes: Integers = frame[column].to_physical().to_numpy()
+        return codes
+    domain = domains[column]
+    if not domain.columns:
+        return np.full(frame.height, int(domain.inside))
+    return domain.holds([frame[name].to_physical().to_numpy() for name in domain.columns]).astype(np.int8)
+
+
 def _nothing_inside() -> SurveyError:
     remedy = "loosen the condition in survey.domain, survey.domains or the table's domain"
     return SurveyError("data", PLACE, "has no record inside", remedy)

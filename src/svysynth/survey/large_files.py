@@ -30,7 +30,7 @@ from svysynth.survey.design import Design
 from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.parquet import count_rows, read_rows
-from svysynth.survey.on_disk import SurveyOnDisk, create_columns, store_survey, sums_of_groups
+from svysynth.survey.on_disk import SurveyOnDisk, create_columns, store_survey
 from svysynth.survey.roles import (
     check_ranges,
     counted_as_other,
@@ -69,7 +69,9 @@ def undivided_design(spec: Spec) -> str | None:
         return "domain"
     if spec.survey.replicates:
         return "survey.replicates"
-    return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
+    if spec.survey.later:
+        return "survey.cluster"
+    return "survey.fpc" if spec.survey.fpc else None
 
 
 def is_large(spec: SurveySpec) -> bool:
@@ -156,9 +158,10 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     offsets = np.cumsum([0, *kept[:-1]]).tolist()
     for _ in engine.map(write, list(zip(parts, offsets, kept, strict=True)), READS_A_CORE):
         pass
-    design = Design(spec.weight, spec.strata)
+    design = Design(spec.weight, spec.strata, spec.cluster)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
-    return SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    return replace(made, calibration=spec.calibration)
 
 
 @outlined
@@ -257,15 +260,13 @@ def _number_groups(
     codes: dict[str, CodeLabels] = {}
     for name in spec.public:
         columns[name], codes[name] = levels_of(combinations[name], spec, file)
-    if spec.strata and spec.strata not in columns:
-        columns[spec.strata] = design_levels(combinations[spec.strata], spec, file)
-    roles = (spec.outcome, Design(spec.weight, spec.strata), spec.public)
+    for column in (spec.strata, spec.cluster):
+        if column and column not in columns:
+            columns[column] = design_levels(combinations[column], spec, file)
+    roles = (spec.outcome, Design(spec.weight, spec.strata, spec.cluster), spec.public)
     # a survey of one record for each combination has the same groups
-    every = SurveyInMemory(*roles, frame=pl.DataFrame(columns))
-    cell = np.asarray(every.present_cells(spec.public)[1], np.int64)
-    key = cell * every.index.strata + every.index.stratum if spec.strata else cell
-    group = np.unique(key, return_inverse=True)[1]
-    return replace(every.groups, count=sums_of_groups(group, int(group.max()) + 1, records)), codes, other, group
+    groups, group = SurveyInMemory(*roles, frame=pl.DataFrame(columns)).grouped(records)
+    return groups, codes, other, group
 
 
 def _missing(series: pl.Series) -> Booleans:

@@ -19,7 +19,7 @@ from svysynth.survey.row_filter import condition_columns, keep_rows, parse_condi
 
 def declared_columns(spec: SurveySpec) -> list[str]:
     """The columns that have a role."""
-    optional = [column for column in (spec.strata, spec.cluster, spec.fpc) if column]
+    optional = [*spec.all_strata, *spec.clusters, *spec.fpcs]
     optional += spec.replicates.weights if spec.replicates else ()
     return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
 

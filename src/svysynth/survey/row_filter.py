@@ -40,13 +40,13 @@ HOW_TO_WRITE = "write it like: age_group = 40 and region <> 'N'"
 
 def refuse_private_filter(spec: SurveySpec) -> None:
     """Stop a release whose row filter looks at a column that is not public. This needs no data."""
-    public = {*spec.public, spec.strata, *spec.universe} - {spec.outcome, spec.weight, spec.fpc}
+    public = {*spec.public, spec.strata, *spec.universe} - {spec.outcome, spec.weight, *spec.fpcs}
     private = [column for column in condition_columns(parse_condition(spec.where)) if column not in public]
     if not is_plain(" ".join((spec.where or "").split())):
         raise _bad_condition(WHERE, "has control characters, and a release publishes it", HOW_TO_WRITE)
     if not private:
         return
-    confidential = [column for column in private if column in (spec.outcome, spec.weight, spec.fpc)]
+    confidential = [column for column in private if column in (spec.outcome, spec.weight, *spec.fpcs)]
     if confidential:
         raise _bad_condition(
             WHERE,

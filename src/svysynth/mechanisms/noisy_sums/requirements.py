@@ -54,6 +54,13 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
             "set a lower end above zero, or use survey.transform = 'identity'",
         ),
         (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
+        (
+            spec.estimation.lonely == "average",
+            "estimation.lonely",
+            "requests the average of other strata",
+            NO_FORM,
+            "set estimation.lonely to 'certainty' or 'adjust'",
+        ),
         (survey.fpc is not None, "survey.fpc", "requests a finite population correction", NO_FORM, INSTEAD),
         (
             privacy_of(spec).epsilon < LEAST_EPSILON,
