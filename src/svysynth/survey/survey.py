@@ -25,6 +25,7 @@ from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
+from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
@@ -32,8 +33,9 @@ from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
+from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
-from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, columns_of_domains, public_domains, read_domains
+from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, public_domains, read_domains, seen_by_domains
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
@@ -322,6 +324,7 @@ def read_survey(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     levels: Mapping[str, Sequence[str]] | None = None,
     other: Mapping[str, str] | None = None,
+    columns: Mapping[str, ColumnSpec | Mapping[str, Any]] | None = None,
 ) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
@@ -351,6 +354,7 @@ def read_survey(
         "labels": labels or {},
         "levels": levels or {},
         "other": other or {},
+        "columns": columns or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
@@ -375,19 +379,21 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     require_records(frame, "the data", "export the file again")
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
-    raw = {name: frame[name] for name in declared_columns(spec)}
-    conditioned = frame.select(list(dict.fromkeys(columns_of_domains(spec))))
+    raw = as_declared(frame, declared_columns(spec), spec, file)
+    seen = seen_by_domains(frame, raw, spec)
     del frame  # each raw column can be freed as soon as it has been converted
+    refuse_unlisted(raw, spec)
+    file = with_labels(file, raw, spec)
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
     for name in (spec.outcome, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ())):
         columns[name] = numbers(raw.pop(name), file).rechunk()
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
-    for name in tuple(raw):
+    for name in (name for name in declared_columns(spec) if name in raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
-    domains = public_domains(spec, codes, conditioned.schema, file)
+    domains = public_domains(spec, codes, seen.schema, file)
     survey = SurveyInMemory(
         spec.outcome,
         Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later),
@@ -401,7 +407,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         domains=domains,
         replicates=spec.replicates,
         calibration=spec.calibration,
-        frame=pl.DataFrame(columns).with_columns(read_domains(conditioned, spec, file, tuple(domains))),
+        frame=pl.DataFrame(columns).with_columns(read_domains(seen, spec, file, tuple(domains))),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey
