@@ -70,6 +70,28 @@ def test_codes_are_compared_as_the_file_has_them(kind):
     assert svysynth.tabulate(survey, "g", "count")["n"].to_list() == [3, 0, 2, 1]
 
 
+def test_a_condition_sees_the_columns_of_the_file_or_a_public_column_with_a_name_of_its_own():
+    frame = pl.DataFrame({"y": [1.0, 2, 3, 4], "w": [1.0] * 4, "age": [20, 30, 70, None], "sex": [1, 2, 1, 2]})
+    columns = {
+        "age_group": {"from": "age", "bands": [25, 65], "missing_level": "unknown"},
+        "gender": {"from": "sex", "recode": {"1": "men", "2": "women"}},
+        "code": {"from": "sex"},
+    }
+    roles = {"outcome": "y", "weight": "w", "public": ["age_group", "gender", "code"], "columns": columns}
+    conditions = ["age_group <> 'under 25'", "gender = 'women'", "code > 1", "sex > 1", "age > 25"]
+    survey = read_survey(frame, **roles, domains=conditions)
+    assert [one.columns for one in survey.domains.values()] == [("age_group",), ("gender",), ("code",), ("code",)]
+    assert [svysynth.tabulate(survey, [], "count", domain=one)["n"][0] for one in conditions] == [3, 2, 2, 2, 2]
+
+
+def test_a_level_of_missing_answers_is_missing_for_the_condition():
+    frame = pl.DataFrame({"y": [1.0, 2, 3], "w": [1.0] * 3, "g": [1, 2, None]})
+    roles = {"outcome": "y", "weight": "w", "public": ["g"], "columns": {"g": {"missing_level": "none"}}}
+    survey = read_survey(frame, **roles, domains=["g is null", "g <> 1"])
+    assert [one.inside.tolist() for one in survey.domains.values()] == [[False, False, True], [False, True, False]]
+    assert [svysynth.tabulate(survey, [], "count", domain=one)["n"][0] for one in ("g is null", "g <> 1")] == [1, 1]
+
+
 def test_a_union_of_levels_comes_back_from_its_parts():
     generator = np.random.default_rng(1)
     labels = {"a": ("x", "y", "z"), "b": ("1", "2"), "c": ("p", "q", "r", "s")}

@@ -127,15 +127,15 @@ def refuse_lonely(survey: Survey, estimation: EstimationSpec) -> None:
         survey.index.refuse_lonely(estimation.lonely)
 
 
+def title_of(table: TableSpec, domain: str | None) -> str:
+    """The title of a table, with the domain to which all tables are restricted."""
+    return f"{table.title} ({domain})" if domain else table.title
+
+
 def refuse_unmet_totals(survey: Survey) -> None:
     """Stop if the weights cannot be calibrated to the totals of the spec."""
     if survey.calibration is not None:
         tabulate_all(survey, [TableSpec(by=(), statistics=("count",))], EstimationSpec(lonely="certainty"))
-
-
-def title_of(table: TableSpec, domain: str | None) -> str:
-    """The title of a table, with the domain to which all tables are restricted."""
-    return f"{table.title} ({domain})" if domain else table.title
 
 
 def domain_columns(table: TableSpec, domain: str | None, known: Collection[str]) -> list[str]:

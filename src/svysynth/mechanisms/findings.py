@@ -14,7 +14,7 @@ from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
-from svysynth.survey.domains import columns_of_domain, domain_column
+from svysynth.survey.domains import columns_of_domain, domain_column, public_column
 from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
 
@@ -89,7 +89,7 @@ def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
 def private_domains(survey: SurveySpec) -> list[Finding]:
     """The finding for the first domain whose condition looks at a column that is not public."""
     for domain in survey.domains:
-        private = [column for column in columns_of_domain(domain) if column not in survey.public_codes]
+        private = [column for column in columns_of_domain(domain) if public_column(column, survey) is None]
         if not is_plain(" ".join(domain.split())):
             why = "a release publishes it"
             return [Finding("domain", "has control characters", why, "write the condition without them", stops=True)]

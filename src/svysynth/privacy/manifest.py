@@ -143,5 +143,6 @@ class Manifest(_Part):
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
         roles = ("outcome", "weight", "weight_public", "transform", "strata", "cluster", "public", "population_total")
-        survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in (*roles, "domain")}
+        own = {role: getattr(self.survey, role) for role in roles}
+        survey = {"data": Path("microdata"), "domain": self.survey.domain} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

@@ -95,14 +95,34 @@ def domain_column(condition: str) -> str:
     return f"domain: {condition}"
 
 
-def columns_of_domains(spec: SurveySpec) -> list[str]:
-    """The columns that the domains of a spec name in their conditions."""
-    return [column for domain in spec.domains for column in columns_of_domain(domain)]
-
-
 def columns_of_domain(domain: str) -> list[str]:
     """The columns that a domain names in its condition."""
     return condition_columns(parse_condition(domain, PLACE))
+
+
+def columns_of_domains(spec: SurveySpec) -> list[str]:
+    """The columns of the file that the domains of a spec name in their conditions."""
+    named = (column for domain in spec.domains for column in columns_of_domain(domain))
+    return [column for column in dict.fromkeys(named) if not _is_renamed(column, spec)]
+
+
+def _is_renamed(column: str, spec: SurveySpec) -> bool:
+    """Whether a name is that of a public column which is made from a column of the file with another name."""
+    return column in spec.public and spec.source(column) != column
+
+
+def public_column(column: str, spec: SurveySpec) -> str | None:
+    """The public column from whose levels a condition on this column can be told; None if there is none."""
+    if _is_renamed(column, spec):
+        return column
+    own = (name for name in spec.public if spec.source(name) == column and not spec.made(name).is_grouped)
+    return next(own, None)
+
+
+def seen_by_domains(frame: pl.DataFrame, declared: Mapping[str, pl.Series], spec: SurveySpec) -> pl.DataFrame:
+    """What the conditions of domains see: the columns of the file, and public columns with names of their own."""
+    named = dict.fromkeys(column for domain in spec.domains for column in columns_of_domain(domain))
+    return pl.DataFrame({name: declared[name] if _is_renamed(name, spec) else frame[name] for name in named})
 
 
 def public_domains(
@@ -110,36 +130,38 @@ def public_domains(
 ) -> dict[str, PublicDomain]:
     """The domains of a spec that follow from public columns, by the name of their column.
 
-    A condition is applied to the codes of the levels, as the column of the file would have them, and not to the data.
+    A condition is applied to the codes of the levels, with the types that it sees, and not to the data.
     """
-    return {
-        domain_column(domain): _look_up(domain, codes, types, file)
-        for domain in spec.domains
-        if set(columns_of_domain(domain)) <= spec.public_codes and _is_of_levels(domain, codes)
-    }
-
-
-def _is_of_levels(domain: str, codes: Mapping[str, CodeLabels]) -> bool:
-    columns = columns_of_domain(domain)
-    return math.prod(len(codes[column]) for column in columns) <= MOST_COMBINATIONS
+    found = {}
+    for domain in spec.domains:
+        columns = {column: public_column(column, spec) for column in columns_of_domain(domain)}
+        public = {column: name for column, name in columns.items() if name is not None}
+        few = math.prod(len(codes[name]) for name in public.values()) <= MOST_COMBINATIONS
+        if len(set(public.values())) == len(columns) and few:
+            found[domain_column(domain)] = _look_up(domain, public, spec, codes, types, file)
+    return found
 
 
 def _look_up(
-    domain: str, codes: Mapping[str, CodeLabels], types: Mapping[str, pl.DataType], file: DataFile
+    domain: str,
+    public: Mapping[str, str],
+    spec: SurveySpec,
+    codes: Mapping[str, CodeLabels],
+    types: Mapping[str, pl.DataType],
+    file: DataFile,
 ) -> PublicDomain:
-    condition = parse_condition(domain, PLACE)
-    assert condition is not None
-    columns = tuple(condition_columns(condition))
-    sizes = [len(codes[column]) for column in columns]
-    places = np.unravel_index(np.arange(math.prod(sizes)), sizes or [1])
-    every = pl.DataFrame({"": np.arange(math.prod(sizes))}).with_columns(
-        _as_in_file(pl.Series(column, list(codes[column]), pl.String), types[column]).gather(place)
-        for column, place in zip(columns, places, strict=False)
-    )
-    inside = holds(every, condition, file, PLACE).to_numpy()
+    sizes = [len(codes[name]) for name in public.values()]
+    every = pl.DataFrame({"": np.arange(math.prod(sizes))})
+    places = np.unravel_index(every[""].to_numpy(), sizes or [1])
+    for place, (column, name) in zip(places, public.items(), strict=False):
+        own = pl.Series(column, list(codes[name]), pl.String)
+        if not _is_renamed(column, spec):  # the condition sees that the answer is missing
+            own = own.set(own == (spec.made(name).missing_level or ""), None)
+        every = every.with_columns(_as_in_file(own, types[column]).gather(place))
+    inside = inside_of(every, domain, file).to_numpy()
     if not inside.any():
         raise _nothing_inside()
-    return PublicDomain(columns, inside.reshape(sizes))
+    return PublicDomain(tuple(public.values()), inside.reshape(sizes))
 
 
 def _as_in_file(codes: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -171,6 +193,17 @@ def inside_of(frame: pl.DataFrame, domain: str, file: DataFile) -> pl.Series:
     condition = parse_condition(domain, PLACE)
     assert condition is not None
     return holds(frame, condition, file, PLACE)
+
+
+def codes_of(frame: pl.DataFrame, column: str, domains: Mapping[str, PublicDomain]) -> Integers:
+    """The position of the level for each row of a frame, in a public column or in the column of a domain."""
+    if column not in domains:
+        codes: Integers = frame[column].to_physical().to_numpy()
+        return codes
+    domain = domains[column]
+    if not domain.columns:
+        return np.full(frame.height, int(domain.inside))
+    return domain.holds([frame[name].to_physical().to_numpy() for name in domain.columns]).astype(np.int8)
 
 
 def _nothing_inside() -> SurveyError:

@@ -35,7 +35,7 @@ from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
-from svysynth.survey.domains import LEVELS, PublicDomain, columns_of_domains, public_domains, read_domains
+from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, public_domains, read_domains, seen_by_domains
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
@@ -302,16 +302,6 @@ class SurveyInMemory(Survey):
         return replace(self, frame=self.frame.with_columns(pl.Series(self.design.weight, np.asarray(weights))))
 
 
-def codes_of(frame: pl.DataFrame, column: str, domains: Mapping[str, PublicDomain]) -> Any:
-    """The position of the level for each row of a frame, in a public column or in the column of a domain."""
-    if column not in domains:
-        return frame[column].to_physical().to_numpy()
-    domain = domains[column]
-    if not domain.columns:
-        return np.full(frame.height, int(domain.inside))
-    return domain.holds([frame[name].to_physical().to_numpy() for name in domain.columns]).astype(np.int8)
-
-
 def read_survey(
     data: Any,
     *,
@@ -390,7 +380,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
     raw = as_declared(frame, declared_columns(spec), spec, file)
-    conditioned = frame.select(list(dict.fromkeys(columns_of_domains(spec))))
+    seen = seen_by_domains(frame, raw, spec)
     del frame  # each raw column can be freed as soon as it has been converted
     refuse_unlisted(raw, spec)
     file = with_labels(file, raw, spec)
@@ -403,7 +393,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     for name in (name for name in declared_columns(spec) if name in raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
-    domains = public_domains(spec, codes, conditioned.schema, file)
+    domains = public_domains(spec, codes, seen.schema, file)
     survey = SurveyInMemory(
         spec.outcome,
         Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later),
@@ -417,7 +407,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         domains=domains,
         replicates=spec.replicates,
         calibration=spec.calibration,
-        frame=pl.DataFrame(columns).with_columns(read_domains(conditioned, spec, file, tuple(domains))),
+        frame=pl.DataFrame(columns).with_columns(read_domains(seen, spec, file, tuple(domains))),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey

@@ -159,11 +159,6 @@ class SurveySpec(Section):
         return {self.source(column) for column in self.published if not self.made(column).is_grouped}
 
     @property
-    def public_codes(self) -> set[str]:
-        """The public columns with the codes that the file has in the column of the same name: conditions may name them."""
-        return {name for name in self.public if self.source(name) == name and not self.made(name).is_grouped}
-
-    @property
     def variable_labels(self) -> dict[str, str]:
         """The labels of columns, for headings."""
         return {name: column.label for name, column in self.columns.items() if column.label is not None}
