@@ -92,9 +92,13 @@ class Synthetic:
         by: str | Sequence[str],
         statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
         estimation: EstimationSpec | None = None,
+        domain: str | None = None,
     ) -> pl.DataFrame:
-        """One table with all its margins, combined over the synthetic surveys."""
-        return self.tabulate_all([make_table(by, statistics)], estimation)
+        """One table with all its margins, combined over the synthetic surveys.
+
+        `domain` restricts it to a part of the population; the files have to be read with it (`domains`).
+        """
+        return self.tabulate_all([make_table(by, statistics, domain)], estimation)
 
     def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
         """Several tables, combined over the synthetic surveys."""

@@ -354,7 +354,7 @@ def judge_weights(found: Calibration, survey: Survey) -> list[Finding]:
     records = found.fit.records
     if not found.fit.model.traits.symmetric:
         return []
-    whole = [TableSpec(by=())]
+    whole, survey = [TableSpec(by=())], replace(survey, domain=None)
     moved = measure_misfit(survey, records, whole, tabulate_all(survey, whole), found.fit.alpha).tables
     off, part = moved["off"].abs(), (moved["model"] / moved["estimate"] - 1).abs()
     if not ((off > WHOLE_OFF) & (part > WORTH)).any():
