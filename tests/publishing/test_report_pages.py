@@ -474,6 +474,8 @@ def assert_same(found, tables, by, statistic):
     assert both.height == found.height > 0
     for name in ("estimate", "se"):
         np.testing.assert_allclose(both[f"{name}_found"].to_numpy(), both[name].to_numpy(), rtol=2e-9, atol=1e-15)
+    known = both.filter(pl.col("se") > 1e-6 * pl.col("estimate"))
+    np.testing.assert_allclose(known["df_found"].cast(pl.Float64).to_numpy(), known["df"].to_numpy(), rtol=1e-6)
 
 
 def write_microdata(release, folder):
@@ -517,15 +519,26 @@ def public_weights():
     return release_of(replace(synthetic, surveys=tuple(surveys)), spec)
 
 
+def with_schools(synthetic):
+    """The same files, whose records are divided among seven clusters in each stratum."""
+    surveys = []
+    for survey in synthetic.surveys:
+        school = 8 * survey.frame["field"].to_physical().cast(pl.Int64) + np.arange(len(survey)) % 7
+        design = replace(survey.design, cluster="school")
+        surveys.append(replace(survey, design=design, frame=survey.frame.with_columns(school=school)))
+    return replace(synthetic, surveys=tuple(surveys))
+
+
 @cache
-def in_a_domain(mechanism, standard_errors="full"):
+def in_a_domain(mechanism, standard_errors="full", clusters=False):
     """Tables of a part of the population that is no product of levels; its numeric labels are numbers in CSV."""
     of_all, of_table = "field <> 2", "gender = 1 or field = 3"
     table = TableSpec(by=("field", "gender"), statistics=("count", "mean", "total", "proportion"), domain=of_table)
     estimation = EstimationSpec(standard_errors=standard_errors)
-    spec = spec_of(mechanism, (table,), domain=of_all, domains=(of_all, of_table))
+    roles = {"cluster": "school"} if clusters else {}
+    spec = spec_of(mechanism, (table,), domain=of_all, domains=(of_all, of_table), **roles)
     spec = spec.model_copy(update={"estimation": estimation})
-    synthetic = example(mechanism)[2]
+    synthetic = with_schools(example(mechanism)[2]) if clusters else example(mechanism)[2]
     fields, genders = (synthetic.surveys[0].levels(column) for column in ("field", "gender"))
     labels = {"field": fields, "gender": genders}
     all_but_one = [{"field": [field for field in fields if field != fields[1]]}]
@@ -538,7 +551,15 @@ def in_a_domain(mechanism, standard_errors="full"):
     return release_of(replace(synthetic, surveys=tuple(surveys)), spec, domains=domains)
 
 
+@cache
+def clustered():
+    """Files with clusters."""
+    return release_of(with_schools(example("fbs")[2]), spec_of(cluster="school"))
+
+
 RELEASES = {
+    "clusters": clustered,
+    "clusters, in a domain": lambda: in_a_domain("fbs", clusters=True),
     "fbs": lambda: example("fbs")[0],
     "fbp": lambda: example("fbp")[0],
     "fbp as in the paper": paper_release,
