@@ -68,7 +68,8 @@ class FromPublic:
         if list(plan.draws) != (choose_draws(len(drawn), files) + 1 if files else np.empty(0)).tolist():
             raise ValueError("the files do not come from the draws that follow from the manifest's number of files")
         survey = manifest.survey
-        make = FileMaker(drawn, measurement, facts, plan.seed, survey.outcome, survey.strata)
+        columns = survey.outcome, survey.strata
+        make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster)
         return cls(make, plan, manifest.estimation)
 
     @property
@@ -155,6 +156,7 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
         and (measurement.sizes is None or _is_declared(measurement.sizes, facts))
         and (facts.weights is None or _is_of_groups(facts.weights, facts))
         and _has_scales_of(privacy, measurement)
+        and (measurement.between is not None) == (facts.cluster is not None) == (survey.cluster is not None)
     )
     if not same:
         raise ValueError("the measurement does not belong to the manifest")
