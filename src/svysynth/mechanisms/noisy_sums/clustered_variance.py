@@ -45,8 +45,10 @@ class PairMoments:
     @classmethod
     def of(cls, between: Floats, transform: Transform) -> PairMoments:
         """The moments for lognormal weights, and lognormal or normal outcomes."""
-        t, across, v = np.clip(between, -LARGEST_COVARIANCE, LARGEST_COVARIANCE).T
+        t, across, v = between.T
+        v = np.minimum(v, LARGEST_COVARIANCE)
         if transform == "log":
+            t, across = np.minimum(t, LARGEST_COVARIANCE), np.clip(across, -LARGEST_COVARIANCE, LARGEST_COVARIANCE)
             return cls(np.expm1(v), np.expm1(v + across), np.expm1(v + 2 * across + t), True)
         return cls(np.expm1(v), np.exp(v) * across, np.exp(v) * (across**2 + t), False)
 
