@@ -7,7 +7,7 @@ their levels, with "All" for a margin; the total is "All" throughout. All of a s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.core.streams import Streams
+from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments, compute_moments
@@ -81,33 +82,38 @@ def tabulate_all(
     require_type(estimation, EstimationSpec, "estimation", "make it with svysynth.EstimationSpec")
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     require_public(survey, columns)
-    own = [domain_columns(table, survey) for table in tables]
-    crossed = (*columns, *dict.fromkeys(column for found in own for column in found))
+    known = {*survey.schema, *survey.domains}
+    own = [domain_columns(table, survey.domain, known) for table in tables]
+    calibrated = survey.calibration.columns if survey.calibration else ()
+    crossed = tuple(dict.fromkeys((*columns, *(column for found in own for column in found), *calibrated)))
     refuse_lonely(survey, estimation)
     if replicates is None and survey.replicates is None and estimation.variance != "taylor":
         replicates = make_replicates(survey.index, estimation, Streams.from_system())
     sizes = [len(survey.levels(column)) for column in crossed]
-    moments = _one_pass(survey, crossed, crossing(sizes), by_psu=replicates is not None)
+    given = moments = _one_pass(survey, crossed, crossing(sizes), by_psu=replicates is not None)
     levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
+    calibration = None
+    if survey.calibration is not None:
+        calibration = Calibration.of(survey, survey.calibration, crossed, levels, given)
+        moments = calibration.calibrated(given)
     variance: _Variance
     if replicates is None and survey.replicates is not None:
-        variance = SuppliedReplicates.of(survey, survey.replicates, crossed, moments, estimation)
+        variance = SuppliedReplicates.of(survey, survey.replicates, crossed, given, estimation, calibration)
     elif replicates is None:
-        variance = _Linearized(moments, survey.index, estimation.lonely, scaled)
+        variance = _Linearized(moments, survey.index, estimation.lonely, scaled, calibration)
     else:
-        variance = _Replicated.of(moments, replicates, scaled)
+        variance = _Replicated.of(given, replicates, scaled, calibration)
     frames, known_df = [], dict[tuple[str, ...], int]()
     for table, inside in zip(tables, own, strict=True):
-        layout = Layout.of(table, columns, survey)
+        layout = Layout.of(table, columns, survey, calibration is not None)
         positions = [crossed.index(column) for column in inside]
         in_base = (levels[:, positions] == INSIDE).all(axis=1) if inside else None
         if in_base is not None and not in_base.any():
-            problem = "has no record inside its domain and that of the survey"
-            raise SurveyError("data", f"table '{table.title}'", problem, "loosen one of them")
+            refuse_apart(table, inside, survey)
         if tuple(inside) not in known_df:
             known_df[tuple(inside)] = variance.degrees_of_freedom(in_base)
         domains, df = list(layout.domains(levels)), known_df[tuple(inside)]
-        title = f"{table.title} ({survey.domain})" if survey.domain else table.title
+        title = title_of(table, survey.domain)
         for statistic in table.statistics:
             value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance, in_base)
             labels = layout.label_columns(columns)
@@ -121,20 +127,40 @@ def refuse_lonely(survey: Survey, estimation: EstimationSpec) -> None:
         survey.index.refuse_lonely(estimation.lonely)
 
 
-def domain_columns(table: TableSpec, survey: Survey) -> list[str]:
-    """The columns of the domains that a table is restricted to: the survey's and its own."""
-    found = [domain_column(domain) for domain in (survey.domain, table.domain) if domain]
-    if not set(found) <= set(survey.schema):
+def title_of(table: TableSpec, domain: str | None) -> str:
+    """The title of a table, with the domain to which all tables are restricted."""
+    return f"{table.title} ({domain})" if domain else table.title
+
+
+def refuse_unmet_totals(survey: Survey) -> None:
+    """Stop if the weights cannot be calibrated to the totals of the spec."""
+    if survey.calibration is not None:
+        tabulate_all(survey, [TableSpec(by=(), statistics=("count",))], EstimationSpec(lonely="certainty"))
+
+
+def domain_columns(table: TableSpec, domain: str | None, known: Collection[str]) -> list[str]:
+    """The columns of the domains that a table is restricted to: that of all tables and its own."""
+    found = [domain_column(condition) for condition in (domain, table.domain) if condition]
+    if not set(found) <= set(known):
         problem = "has a domain that was not read with the survey"
         raise SurveyError("spec", f"table '{table.title}'", problem, "name it in survey.domains")
     return list(dict.fromkeys(found))
 
 
+def refuse_apart(table: TableSpec, domains: Sequence[str], survey: Survey) -> None:
+    """Stop at a table without a record inside, unless public levels say that there could be one."""
+    known = [survey.domains[domain] for domain in domains if domain in survey.domains]
+    if len(known) < len(domains) or not known[0].meets(known[-1]):
+        problem = "has no record inside its domain and that of the survey"
+        raise SurveyError("data", f"table '{table.title}'", problem, "loosen one of them")
+
+
 def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) -> Moments:
     """The moments of a survey's cells: by stratum, or by PSU where the variance needs to tell PSUs apart."""
     index = survey.index
-    block = np.arange(len(survey)) if by_psu else index.stratum
-    block = block if index.psu is None else index.psu
+    block = index.block
+    if by_psu:
+        block = np.arange(len(survey)) if index.psu is None else index.psu
     cell = survey.cell_index(columns)
     return compute_moments(block, cell, survey.weights, survey.outcome_values, cells, survey.engine)
 
@@ -148,18 +174,20 @@ class _Linearized:
     index: DesignIndex
     lonely: Lonely
     scaled: bool
+    calibration: Calibration | None
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
         """The variance of a statistic for each domain."""
-        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, self.scaled)
+        weights = self.scaled, self.calibration
+        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, *weights)
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
         """The degrees of freedom of the design, or of the part of it that is in the base."""
         if in_base is None:
             return self.index.degrees_of_freedom
         if self.index.psu is None:  # groups are of strata, and each record is a unit
-            return int(self.moments.count[in_base].sum()) - len(np.unique(self.moments.block[in_base]))
-        return _units_less_strata(self.moments.block[in_base], self.index)
+            return records_less_strata(self.moments.count, self.moments.block, in_base)
+        return _units_less_strata(self.index.blocks_here(self.moments.block[in_base]), self.index)
 
 
 @outlined
@@ -176,11 +204,14 @@ class _Replicated:
     outcome: Floats
 
     @classmethod
-    def of(cls, moments: Moments, replicates: Replicates, scaled: bool) -> _Replicated:
+    def of(cls, moments: Moments, replicates: Replicates, scaled: bool, calibration: Calibration | None) -> _Replicated:
         present, cell = np.unique(moments.cell, return_inverse=True)
         weight = replicates.sums(moments.block, cell, moments.weight, len(present))
         outcome = replicates.sums(moments.block, cell, moments.weighted_outcome, len(present))
-        if scaled:  # the weights of every replicate are scaled too
+        if calibration is not None:  # the weights of every replicate are calibrated too
+            factor = calibration.factors_of_replicates(cell, weight)
+            weight, outcome = weight * factor, outcome * factor
+        elif scaled:  # or scaled
             factor = moments.weight.sum() / weight.sum(axis=0)
             weight, outcome = weight * factor, outcome * factor
         return cls(replicates, moments.block, cell, weight, outcome)
@@ -198,6 +229,11 @@ class _Replicated:
 
 
 _Variance = _Linearized | _Replicated | SuppliedReplicates
+
+
+def records_less_strata(count: Integers, stratum: Integers, in_base: Booleans) -> int:
+    """The number of records inside a base, minus the number of their strata, if each record is a sampling unit."""
+    return int(count[in_base].sum()) - len(np.unique(stratum[in_base & (count > 0)]))
 
 
 def _units_less_strata(unit: Integers, index: DesignIndex) -> int:
@@ -222,13 +258,16 @@ class Layout:
     labels: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, table: TableSpec, columns: Sequence[str], survey: HasLevels) -> Layout:
-        """The layout of a table; `columns` are those of all tables that are made together."""
+    def of(cls, table: TableSpec, columns: Sequence[str], survey: HasLevels, costly: bool = False) -> Layout:
+        """The layout of a table; `columns` are those of all tables that are made together.
+
+        `costly` says that all statistics depend on every record, as proportions do.
+        """
         layout = cls(
             tuple(columns.index(column) for column in table.by),
             tuple((ALL, *survey.levels(column)) for column in table.by),
         )
-        most = MOST_ROWS_OF_PROPORTIONS if "proportion" in table.statistics else MOST_ROWS
+        most = MOST_ROWS_OF_PROPORTIONS if costly or "proportion" in table.statistics else MOST_ROWS
         if layout.rows > most:
             problem = f"would have {layout.rows:,} rows, and {most:,} is the most for its statistics"
             raise SurveyError("spec", f"table '{table.title}'", problem, "use fewer columns in 'by'")
@@ -274,8 +313,11 @@ def _estimates(
     Groups that are not in the base have a row of their own, which is left out in the end.
     """
     count = np.zeros(rows + 1, np.int64)
-    value = np.full(rows + 1, np.nan if statistic == "mean" else 0.0)
+    empty = in_base is not None and not in_base.any()
+    value = np.full(rows + 1, np.nan if statistic == "mean" or (empty and statistic == "proportion") else 0.0)
     squared_error = value.copy()
+    if empty:
+        return value[:rows], squared_error[:rows], count[:rows]
     for row in domains:
         filled, domain = np.unique(row if in_base is None else np.where(in_base, row, rows), return_inverse=True)
         sums = sum_domains(moments, domain, len(filled), in_base)

@@ -24,14 +24,18 @@ from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.calibration import CalibrationSpec
+from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
+from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
-from svysynth.survey.design import Design, DesignIndex, index_design
-from svysynth.survey.domains import read_domains
+from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
+from svysynth.survey.design import Design, DesignIndex, Stage, index_design
+from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, public_domains, read_domains, seen_by_domains
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
@@ -87,8 +91,12 @@ class Survey(ABC):
     """For each column: the share of records that count as its level in `survey.other`, being missing or undeclared."""
     domain: str | None = None
     """The condition that tables are restricted to; there is a column for it (`domains.py`)."""
+    domains: Mapping[str, PublicDomain] = field(default_factory=dict)
+    """The domains that follow from public columns, by the name of their column, which is nowhere stored."""
     replicates: ReplicatesSpec | None = None
     """Replicate weights that came with the file, from which variances are made; there is a column for each."""
+    calibration: CalibrationSpec | None = None
+    """Public totals that the weights are calibrated to when tables are made; the weights here are those of the file."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -143,6 +151,7 @@ class Survey(ABC):
         roles = {"outcome": self.outcome, "weight": design.weight + (" (public)" if self.weight_public else "")}
         roles |= {"strata": design.strata or "none", "clusters": design.cluster or "none"}
         roles |= {"finite population correction": design.fpc} if design.fpc else {}
+        roles |= {"later stages": "; ".join(", ".join(stage.columns) for stage in design.later)} if design.later else {}
         levels = ", ".join(f"{column} ({len(self.levels(column)):,} levels)" for column in self.public)
         facts = {"records": f"{len(self):,}", **roles, "public columns": levels}
         return card("Survey", warning="Confidential: its values are not shown.", facts=facts)
@@ -182,7 +191,9 @@ class Survey(ABC):
 
     @final
     def levels(self, column: str) -> tuple[str, ...]:
-        """The labels of a public column, in order."""
+        """The labels of a public column, or of the column of a domain, in order."""
+        if column in self.domains:
+            return LEVELS
         dtype = self.schema[column]
         assert isinstance(dtype, pl.Enum)
         return tuple(dtype.categories)
@@ -221,10 +232,14 @@ class SurveyInMemory(Survey):
     def index(self) -> DesignIndex:
         """The design as integers."""
         design = self.design
-        stratum = self._design_key(design.strata) if design.strata else np.zeros(len(self), np.int32)
-        cluster = self._design_key(design.cluster) if design.cluster else None
-        fpc = self.frame[design.fpc].to_numpy() if design.fpc else None
-        return index_design(stratum, cluster, fpc)
+        return index_design(self._stage(design), [self._stage(stage) for stage in design.later])
+
+    def _stage(self, stage: Design | StageSpec) -> Stage:
+        return Stage(
+            self._design_key(stage.strata) if stage.strata else np.zeros(len(self), np.int32),
+            self._design_key(stage.cluster) if stage.cluster else None,
+            self.frame[stage.fpc].to_numpy() if stage.fpc else None,
+        )
 
     def _design_key(self, column: str) -> Integers:
         key = self.frame[column].to_physical().to_numpy()
@@ -267,7 +282,7 @@ class SurveyInMemory(Survey):
         cell = np.zeros(len(self), smallest_integer(math.prod(sizes)))
         for column, size in zip(columns, sizes, strict=True):
             cell *= size
-            cell += self.frame[column].to_physical().to_numpy().astype(cell.dtype)
+            cell += codes_of(self.frame, column, self.domains).astype(cell.dtype)
         return cell
 
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
@@ -293,12 +308,13 @@ def read_survey(
     outcome: str,
     weight: str,
     public: str | Sequence[str],
-    strata: str | None = None,
-    cluster: str | None = None,
-    fpc: str | None = None,
+    strata: str | Sequence[str] | None = None,
+    cluster: str | Sequence[str] | None = None,
+    fpc: str | Sequence[str] | None = None,
     transform: Transform = "log",
     population_total: float | None = None,
     replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
+    calibration: CalibrationSpec | Mapping[str, Any] | None = None,
     weight_public: bool = False,
     where: str | None = None,
     domain: str | None = None,
@@ -308,6 +324,7 @@ def read_survey(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     levels: Mapping[str, Sequence[str]] | None = None,
     other: Mapping[str, str] | None = None,
+    columns: Mapping[str, ColumnSpec | Mapping[str, Any]] | None = None,
 ) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
@@ -330,12 +347,14 @@ def read_survey(
         "where": where,
         "domain": domain,
         "replicates": replicates,
+        "calibration": calibration,
         "domains": domains,
         "universe": universe,
         "missing": missing,
         "labels": labels or {},
         "levels": levels or {},
         "other": other or {},
+        "columns": columns or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
@@ -360,22 +379,24 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     require_records(frame, "the data", "export the file again")
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
-    domains = list(read_domains(frame, spec, file))
-    raw = {name: frame[name] for name in declared_columns(spec)}
+    raw = as_declared(frame, declared_columns(spec), spec, file)
+    seen = seen_by_domains(frame, raw, spec)
     del frame  # each raw column can be freed as soon as it has been converted
+    refuse_unlisted(raw, spec)
+    file = with_labels(file, raw, spec)
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
-    for name in (spec.outcome, spec.weight, spec.fpc, *(spec.replicates.weights if spec.replicates else ())):
-        if name:
-            columns[name] = numbers(raw.pop(name), file).rechunk()
+    for name in (spec.outcome, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ())):
+        columns[name] = numbers(raw.pop(name), file).rechunk()
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
-    for name in tuple(raw):
+    for name in (name for name in declared_columns(spec) if name in raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
+    domains = public_domains(spec, codes, seen.schema, file)
     survey = SurveyInMemory(
         spec.outcome,
-        Design(spec.weight, spec.strata, spec.cluster, spec.fpc),
+        Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later),
         spec.public,
         spec.transform,
         spec.population_total,
@@ -383,8 +404,10 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         spec.weight_public,
         other=other,
         domain=spec.domain,
+        domains=domains,
         replicates=spec.replicates,
-        frame=pl.DataFrame(columns).with_columns(domains),
+        calibration=spec.calibration,
+        frame=pl.DataFrame(columns).with_columns(read_domains(seen, spec, file, tuple(domains))),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey

@@ -44,6 +44,8 @@ from svysynth.survey.on_disk import store_survey
 STREAMS = svysynth.Streams.seeded(21)
 BOUNDS = BoundsSpec(outcome=(1e2, 1e8), weight=(1.0, 1000.0))
 TABLE = TableSpec(by=("region", "sex"), statistics=("count", "mean", "total", "proportion"))
+OF_TABLE = "region <> 'r1'"
+DOMAIN = TableSpec(by=("sex",), statistics=("count", "mean", "proportion"), domain=OF_TABLE)
 TOTAL = 50_000.0
 T, V, ACROSS = 0.2, 0.15, -0.05
 """The variances and the covariance between clusters, in units in which those of records are about one."""
@@ -198,7 +200,7 @@ def test_what_clamping_cuts_off_is_that_of_normal_means():
 
 def maker(frame, transform="log", draws=4, between=(0.06, -0.02, 0.05)):
     """Makes files of draws that no sampler made."""
-    survey = survey_of(frame)
+    survey = survey_of(frame, domains=[OF_TABLE])
     facts = facts_of(survey)
     plan = plan_measurement(facts, [TABLE], 6.0)
     bounds = BOUNDS if transform == "log" else BoundsSpec(outcome=(-1e6, 1e6), weight=(1.0, 1000.0))
@@ -219,23 +221,24 @@ def test_standard_errors_of_files_are_on_average_those_of_tables(transform, monk
     monkeypatch.setattr(figuring, "_not_followed", lambda *_: 0.0)
     make = maker(people(150, least=5, most=15), transform)
     estimation = svysynth.EstimationSpec()
-    table = FromPublic(make, FilePlan(77, ()), estimation).tabulate_all([TABLE])
-    assert set(table["df"]) == {147.0}
+    tables = [TABLE, DOMAIN]
+    table = FromPublic(make, FilePlan(77, ()), estimation).tabulate_all(tables)
     found, files = [], [replace(make, seed=seed).survey(1) for seed in range(60)]
     for one in files:
-        found.append(Synthetic((one,), "imputed").tabulate_all([TABLE])["se"].to_numpy() ** 2)
+        found.append(Synthetic((one,), "imputed").tabulate_all(tables)["se"].to_numpy() ** 2)
     mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     expected = table["se"].to_numpy() ** 2
     known = expected > 0
-    assert known.sum() == 4 * 12 - 2
+    assert known.sum() == 4 * 12 - 2 + 3 * 3 - 1
+    assert table["df"].to_list() == 48 * [147.0] + 9 * [98.0]
     # residuals are centred in cells: what clusters share with the mean of their cell is lost, about 1 in 50 here
     assert (np.abs(mean - expected)[known] <= 4 * error[known] + 0.05 * expected[known]).all()
     alone = replace(make, facts=replace(make.facts, cluster=None), drawn=replace(make.drawn, between=None))
-    ignoring = FromPublic(alone, FilePlan(77, ()), estimation).tabulate_all([TABLE])["se"].to_numpy() ** 2
+    ignoring = FromPublic(alone, FilePlan(77, ()), estimation).tabulate_all(tables)["se"].to_numpy() ** 2
     # the two sexes are in the same clusters, so counts of one sex hardly vary more; means of both do
     means = np.array(table["statistic"] == "mean")
     assert (expected[means] / ignoring[means]).min() > 1.3
-    estimates = Synthetic((files[0],), "imputed").tabulate_all([TABLE])["estimate"]
+    estimates = Synthetic((files[0],), "imputed").tabulate_all(tables)["estimate"]
     np.testing.assert_allclose(estimates, table["estimate"], rtol=1e-7)
 
 

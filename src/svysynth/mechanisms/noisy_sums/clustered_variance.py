@@ -65,10 +65,10 @@ class ClusteredVariance:
     """The weighted mean outcome: draw × cell."""
     pairs: PairMoments
 
-    def __call__(self, domain: Integers, a: Floats, b: Floats, c: Floats) -> Floats:
-        """The two terms: draw × domain; `domain` is that of each cell."""
-        of, found = self.pairs, np.empty_like(a)
-        everywhere = _Form(self.sizes.design, self.weight), _Form(self.sizes.pairs, self.weight)
+    def __call__(self, domain: Integers, in_base: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
+        """The two terms: draw × domain; `domain` is that of each cell, and c is zero in cells outside the base."""
+        of, found, based = self.pairs, np.empty_like(a), self.weight * in_base
+        everywhere = _Form(self.sizes.design, based), _Form(self.sizes.pairs, based)
         for number in range(a.shape[1]):
             own = np.flatnonzero(domain == number)
             weight, outcome = self.weight[:, own], self.outcome[:, own]

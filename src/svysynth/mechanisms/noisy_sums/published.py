@@ -154,7 +154,7 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
         stratum,
         count,
         weights,
-        np.array(public["groups"]["cluster"], np.int64) if plan.clusters else None,
+        cluster=np.array(public["groups"]["cluster"], np.int64) if plan.clusters else None,
     )
     scales = Scale(**content["outcome_scale"]), Scale(**content["weight_scale"])
     scaling = Scaling(*scales, content["reach"], plan.weights_public)

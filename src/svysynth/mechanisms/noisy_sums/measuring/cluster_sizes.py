@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from svysynth.core.grouping import Floats, Integers
+from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 
@@ -80,6 +80,13 @@ class ClusterSizes:
         """The degrees of freedom of the sums of squares between clusters, if the variance is a usual one."""
         usual = self.own * USUAL + 1
         return self.of_records * float(usual.sum() ** 2 / (len(usual) * (usual**2).sum()))
+
+
+def clusters_less_strata(facts: PublicFacts, in_base: Booleans) -> int:
+    """The number of clusters that have records inside a base, less the number of their strata."""
+    if facts.cluster is None:
+        raise ValueError("the design has no clusters")
+    return len(np.unique(facts.cluster[in_base])) - len(np.unique(facts.stratum[in_base]))
 
 
 def _gram(counts: sparse.csr_matrix, factor: Floats) -> Floats:

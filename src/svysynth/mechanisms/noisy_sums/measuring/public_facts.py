@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
+from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey
 
 
@@ -38,6 +39,10 @@ class PublicFacts:
     """The number of records in each group."""
     weights: PublicWeights | None = None
     """None if weights are confidential."""
+    domain: str | None = None
+    """The condition that all tables are restricted to."""
+    domains: Mapping[str, PublicDomain] = field(default_factory=dict)
+    """The domains that tables may be restricted to, by the name of their column."""
     cluster: Integers | None = None
     """The cluster of each group; None if the design has no clusters."""
 
@@ -92,7 +97,8 @@ def facts_of(survey: Survey) -> PublicFacts:
     stratum: Integers = np.zeros(len(groups.count), np.int64)
     if survey.design.strata:
         stratum = _numbered(groups.frame[survey.design.strata])
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count)
+    restricted = survey.domain, survey.domains
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted)
     if survey.design.cluster:
         own = _numbered(groups.frame[survey.design.cluster])
         clusters = int(own.max()) + 1
