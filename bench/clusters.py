@@ -43,7 +43,7 @@ from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey, prior_of
 from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 
-ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
+ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS}
 IGNORING = " ignoring clusters"
 DIRECT = ("direct", f"direct{IGNORING}")
 BY = ("region", "sex", "age")
@@ -165,7 +165,8 @@ class Study:
     def asymptotic(self, survey, method, epsilon, streams):
         """Tables by the asymptotic mechanism, from three files; none if it refuses."""
         try:
-            calibrated = svysynth.calibrate(ASYMPTOTIC[method](), survey, epsilon, 3, streams=streams)
+            model = svysynth.ClusteredFBS() if survey.design.cluster else ASYMPTOTIC[method]()
+            calibrated = svysynth.calibrate(model, survey, epsilon, 3, streams=streams)
             return [("tables", True, True, calibrated.synthesize().tabulate_all(TABLES))]
         except svysynth.SurveyError as error:
             print(f"{method}: {error}", file=sys.stderr)

@@ -30,7 +30,7 @@ from svysynth.models.base import Sampling, Traits
 from svysynth.models.cluster_statistics import ClusterStatistics, cluster_statistics
 from svysynth.models.fbs import FBS, covariance_of, unpack_scales
 from svysynth.models.records import Records
-from svysynth.models.whitening import Whitening, normal_score_cubics
+from svysynth.models.whitening import Whitening, identity_cubics, normal_score_cubics
 
 ITERATIONS = 40
 """How often the EM algorithm improves the estimates of Σ and T by which the density is whitened."""
@@ -76,15 +76,23 @@ class ClusteredFBS:
 
     def whitening(self, statistics: ClusterStatistics) -> Whitening:
         """As for FBS at an estimate of Σ; the parameters of T by their normal scores, each given the estimated rest."""
-        sigma, effects = _estimates(statistics)
-        rest = self.plain.whitening(statistics.linear._replace(scatter=sigma * statistics.linear.total))
-        assert rest.cubics is not None
-        cubics = self._cubics_of_effects(unconstrained(sigma), unconstrained(effects), statistics)
-        known = np.r_[0:3, 6 : 3 + len(rest.center)]
+        sigma, effects = (unconstrained(estimate) for estimate in _estimates(statistics))
+        size = statistics.linear.gram.shape[0]
+        plain = self.plain.whitening(
+            statistics.linear._replace(scatter=covariance_of(sigma)[0] * statistics.linear.total)
+        )
+        found = with_effects_integrated(sigma, effects, statistics)
+        noise = jnp.linalg.inv(found.precision)
+        estimate = statistics.linear.coefficients.T.reshape(-1) + noise @ found.pull
+        scales = self.plain.log_scale_cubics(estimate, jnp.diagonal(noise))
+        of_effects = self._cubics_of_effects(sigma, effects, statistics)
+        known = np.r_[0:3, 6 : 3 + len(plain.center)]
         return Whitening(
-            jnp.concatenate([unconstrained(sigma), jnp.zeros(3), rest.center[3:]]),
-            jnp.eye(3 + len(rest.center)).at[np.ix_(known, known)].set(rest.factor),
-            jnp.concatenate([rest.cubics[:3], cubics, rest.cubics[3:]]),
+            jnp.concatenate([sigma, jnp.zeros(3), plain.center[3:]]),
+            jnp.eye(3 + len(plain.center)).at[np.ix_(known, known)].set(plain.factor),
+            jnp.concatenate(
+                [identity_cubics(3), of_effects, scales, identity_cubics(len(plain.center) - 3 - 2 * size)]
+            ),
         )
 
     def _cubics_of_effects(self, sigma: Array, effects: Array, statistics: ClusterStatistics) -> Array:

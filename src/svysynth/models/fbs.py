@@ -115,14 +115,14 @@ class FBS:
         prior = jnp.asarray(self._partial_correlation_spread(size))
         width = self.outcomes * size
         factor = jnp.diag(jnp.concatenate([jnp.ones(own + width), prior])).at[:own, :own].set(small_factor)
-        scales = self._log_scale_cubics(statistics, covariance)
+        noise = jnp.diagonal(covariance)[:, None] * jnp.diagonal(statistics.gram_inverse)
+        scales = self.log_scale_cubics(statistics.coefficients.T.reshape(-1), noise.reshape(-1))
         cubics = jnp.concatenate([identity_cubics(own), scales, identity_cubics(len(prior))])
         return Whitening(jnp.concatenate([small, jnp.zeros(width + len(prior))]), factor, cubics)
 
-    def _log_scale_cubics(self, statistics: LinearStatistics, covariance: Array) -> Array:
-        """The normal score of each log σ, given its coefficient's estimate alone."""
-        noise = (jnp.diagonal(covariance)[:, None] * jnp.diagonal(statistics.gram_inverse)).reshape(-1, 1)
-        estimate = statistics.coefficients.T.reshape(-1, 1)
+    def log_scale_cubics(self, estimate: Array, noise: Array) -> Array:
+        """The normal score of each log σ, given its coefficient's estimate alone and the variance of that."""
+        estimate, noise = estimate[:, None], noise[:, None]
         low = jnp.minimum(0.5 * jnp.log(noise), np.log(self.scale)) - BELOW
         high = jnp.maximum(jnp.log(jnp.abs(estimate) + jnp.sqrt(noise)), np.log(self.scale)) + ABOVE
         grid = low + (high - low) * GRID

@@ -145,6 +145,17 @@ def test_bounds_are_those_of_the_likelihood_given_the_effects():
     np.testing.assert_allclose(bounds, largest, rtol=1e-9)
 
 
+def test_calibration_keeps_its_target_and_small_clusters_do_not_decide_for_all():
+    """With weights from unweighted bounds, the records of the four small clusters would cost all others most of α."""
+    frame = people(3).with_columns(place=pl.int_range(pl.len()).over("school"))
+    frame = frame.filter((pl.col("school") >= 704) | (pl.col("place") < 3)).drop("place")
+    found = svysynth.calibrate(ClusteredFBS(), survey(frame), 10.8, draws=400, streams=Streams.seeded(4)).calibration
+    assert 0.8 * found.target < found.largest_bound <= found.target
+    alpha, bounds = np.asarray(found.fit.alpha), np.asarray(record_bounds(found.fit))
+    assert np.max(alpha * bounds) == pytest.approx(found.largest_bound)
+    assert alpha.mean() > 0.45
+
+
 # --- what is refused ---
 
 

@@ -40,6 +40,9 @@ LARGEST_LEVEL, SMALLEST_SPREAD = 100.0, 1e-3
 """The root mean square and the standard deviation of the transformed outcome between which the models' priors are
 suitable: the priors expect coefficients and spreads of about 10 at most. Logarithms of amounts lie far within these
 limits, outcomes in dollars far outside."""
+START, STEP, RECENT = 0.8, 0.93, 3
+"""For a model with effects of clusters: the share of the target at which weights aim first, by how much this share is
+lowered at most from trial to trial, and the number of trials whose bounds are used."""
 STRETCH = 4
 """The number of refits with the same random numbers. If Δ_α jumps over the target in all of them, others are tried."""
 
@@ -197,9 +200,50 @@ def calibration_steps(
         weights = lambda c: derive(partial(inverse, c=c), bounds)  # noqa: E731
         start = max(target - RISE, target / 2)
 
-    trials, best = yield from _search(start_from, weights, start, target, scheme, streams, draws, progress)
+    if model.traits.clusters and scheme == "inverse":
+        search = _search_in_clusters(start_from, inverse, target, streams, draws, progress)
+    else:
+        search = _search(start_from, weights, start, target, scheme, streams, draws, progress)
+    trials, best = yield from search
     weighted = derive(weigh, best[0].alpha, best[1])
     return Calibration(best[0], bounds, weighted, best[2], target, epsilon, datasets, trials)
+
+
+def _search_in_clusters(
+    start_from: Unweighted,
+    inverse: Callable[..., Floats],
+    target: float,
+    streams: Streams,
+    draws: int,
+    progress: Progress,
+) -> Steps[tuple[tuple[Trial, ...], tuple[Fit, Column, float]]]:
+    """Take the bounds from weighted fits, and lower c until Δ_α meets the target.
+
+    Small weights make the effects of small clusters vary more from draw to draw, and so raise the bounds of their
+    records by far more than those of others. With bounds from the unweighted fit these few records would decide Δ_α,
+    and all others would be weighted down for their sake. Every trial has random numbers of its own: weights that were
+    fitted to some draws are tried on others.
+    """
+    model, records = start_from.fit.model, start_from.fit.records
+    trials: list[Trial] = []
+    recent, c = [start_from.bounds], START * target
+    for number in range(MOST_REFITS):
+        progress(f"refit {number + 1}")
+        alpha = derive(partial(inverse, c=c), derive(_largest_of, *recent))
+        found, bounds = yield Order(model, records, alpha, streams, draws, f"fit {number}", f"bounds-{number}")
+        largest = _largest(alpha, bounds, records)
+        trials.append(Trial(c, largest))
+        if largest <= target and found.verdict.passed:
+            return tuple(trials), (found, bounds, largest)
+        if number > 1:  # the first weights are far from those that belong to their own bounds
+            c *= float(np.clip(AIM * target / largest, STEP, 1.0))
+        recent = [*(recent if number else []), bounds][-RECENT:]
+    problem = f"no weights α were found that meet it in {MOST_REFITS} refits"
+    raise _off_scale(records, problem) or SurveyError("spec", "privacy.epsilon", problem, _remedies("inverse"))
+
+
+def _largest_of(*bounds: Floats) -> Floats:
+    return np.asarray(np.max(bounds, axis=0))
 
 
 def _search(
