@@ -231,7 +231,7 @@ bounds = { outcome = [200, 1000], weight = [1, 100] }
 """
 
 
-def test_commands_calibrate_and_a_release_refuses_it_before_the_charge(tmp_path, capsys):
+def test_commands_calibrate_and_laplace_refuses_it_before_the_charge(tmp_path, capsys):
     shutil.copy(GOLDEN / "apistrat.csv", tmp_path)
     path = tmp_path / "s.toml"
     path.write_text(SPEC.replace("{privacy}", ""))
@@ -246,7 +246,7 @@ def test_commands_calibrate_and_a_release_refuses_it_before_the_charge(tmp_path,
     assert "survey.calibration: has no total for some levels of a" in " ".join(capsys.readouterr().err.split())
     path.write_text(SPEC.replace("{privacy}", PRIVACY))
     assert run("release", path, "--out", tmp_path / "r") == 1
-    assert "survey.calibration: releases cannot calibrate weights" in capsys.readouterr().err
+    assert "survey.calibration: this mechanism cannot calibrate weights" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
 
 

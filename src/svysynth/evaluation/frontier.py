@@ -20,7 +20,7 @@ from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse
 from svysynth.mechanisms.base import Grid, Mechanism, load_mechanism
-from svysynth.mechanisms.findings import refuse, whatever_the_mechanism
+from svysynth.mechanisms.findings import no_calibration, refuse, whatever_the_mechanism
 from svysynth.survey.survey import Survey, SurveyInMemory
 
 REPEATS = 5
@@ -62,7 +62,7 @@ def frontier(
     progress: Progress = lambda _: None,
 ) -> pl.DataFrame:
     """One row for each cell, statistic, repeat and point of the grid, with `rmse_ratio`."""
-    refuse(whatever_the_mechanism(spec.survey))
+    refuse([*whatever_the_mechanism(spec.survey), *no_calibration(spec.survey)])
     direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
     found, grid = [], Grid(epsilons, datasets, repeats)
     for mechanism in mechanisms:

@@ -99,7 +99,9 @@ def examine_values(survey: Survey) -> list[Finding]:
 def examine_model(
     survey: Survey, formula: str | None, tables: Sequence[TableSpec], direct: pl.DataFrame | None = None
 ) -> Examined:
-    """Find out whether FBS and FBP can represent the distribution of these data."""
+    """Find out whether FBS and FBP can represent the distribution of these data, with the weights of the file."""
+    if survey.calibration is not None:
+        survey, direct = survey.uncalibrated, None
     found = [
         *whatever_the_mechanism(survey),
         *_weights(survey),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from svysynth.core.registry import mechanism_names
+from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
@@ -42,6 +43,8 @@ class SurveyFacts(_Part):
     """Columns that this condition may use besides those that are published."""
     levels: dict[str, tuple[str, ...]]
     population_total: float | None
+    calibration: CalibrationSpec | None
+    """The public totals to which released weights are calibrated."""
     records: int
     """The number of records; where whole records are protected, with noise."""
 
@@ -117,6 +120,15 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        roles = ("outcome", "weight", "weight_public", "transform", "strata", "public", "population_total")
+        roles = (
+            "outcome",
+            "weight",
+            "weight_public",
+            "transform",
+            "strata",
+            "public",
+            "population_total",
+            "calibration",
+        )
         survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in roles}
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

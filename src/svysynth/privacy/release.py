@@ -182,5 +182,6 @@ def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Se
         spec.survey.transform,
         spec.survey.population_total,
         weight_public=spec.survey.weight_public,
+        calibration=spec.survey.calibration,
         frame=frame.drop("id").with_columns(labelled),
     )

@@ -100,6 +100,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             universe=spec.survey.universe,
             levels={column: tuple(labels) for column, labels in release.levels.items()},
             population_total=spec.survey.population_total,
+            calibration=spec.survey.calibration,
             records=release.records,
         ),
         model=spec.model if mechanism.modelled else None,

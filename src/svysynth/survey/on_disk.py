@@ -153,12 +153,13 @@ def survey_of_columns(
         blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))
         frame = groups.frame[group].with_columns(map(pl.Series, names, numbers))
-        return SurveyInMemory(*_roles_of(like), like.engine, frame=frame)
+        return SurveyInMemory(*_roles_of(like), like.engine, calibration=like.calibration, frame=frame)
     stored = [Stored.create(like.scratch / f"{name}-{place}", np.float64, records) for place in range(len(names))]
     group_column = Stored.create(like.scratch / f"{name}-group", np.int32, records)
     map_blocks(like.engine, _Write((group_column, *stored), columns), records)
     made, where = dict(zip(names, stored, strict=True)), (like.engine, like.scratch)
-    return SurveyOnDisk(*_roles_of(like), *where, columns=made, group=group_column, public_part=groups)
+    found = SurveyOnDisk(*_roles_of(like), *where, columns=made, group=group_column, public_part=groups)
+    return replace(found, calibration=like.calibration)
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,9 @@ def calibrate_suitable(
     records = make_records(survey, formula)
     progress("fitting without weights")
     start = fit_unweighted(model, records, streams, draws)
-    refuse_misfit(start.fit, survey, streams)
+    refuse_misfit(start.fit, survey.uncalibrated, streams)
     found = calibrate_records(model, records, epsilon, datasets, streams, scheme, draws, progress, start)
-    refuse([*judge_calibration(found), *judge_weights(found, survey)])
+    refuse([*judge_calibration(found), *judge_weights(found, survey.uncalibrated)])
     return Calibrated(survey, found, streams, scheme)
 
 
