@@ -246,7 +246,7 @@ def test_commands_calibrate_and_laplace_refuses_it_before_the_charge(tmp_path, c
     assert "survey.calibration: has no total for some levels of a" in " ".join(capsys.readouterr().err.split())
     path.write_text(SPEC.replace("{privacy}", PRIVACY))
     assert run("release", path, "--out", tmp_path / "r") == 1
-    assert "survey.calibration: this mechanism cannot calibrate weights" in capsys.readouterr().err
+    assert "survey.calibration: the mechanism 'laplace' (global) cannot calibrate weights" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
 
 

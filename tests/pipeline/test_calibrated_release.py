@@ -153,7 +153,7 @@ def test_the_report_says_it_and_shows_how(house):
     [
         ('method = "rake"', 'method = "linear"', "survey.calibration.method: is 'linear'"),
         ('weight = "wt"', 'weight = "wt"\nweight_public = true', "cannot calibrate weights that are public"),
-        ("[privacy]\nguarantee = \"asymptotic\"", GLOBAL, "this mechanism cannot calibrate weights"),
+        ("[privacy]\nguarantee = \"asymptotic\"", GLOBAL, "the mechanism 'fbs' (global) cannot calibrate weights"),
         ("east = 2100, ", "", "different populations"),
         ("east = 2100, north = 1400", "east = 2100, west = 1400", "has no total for some levels of region"),
     ],

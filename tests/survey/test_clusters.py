@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
+import svysynth
+from svysynth.core.spec.whole import parse_spec
+from svysynth.estimation.combining import SMOOTHED
+from svysynth.mechanisms.synthetic_files import read_synthetic
+from svysynth.privacy.release import as_published, survey_of_microdata
 from svysynth.survey.clusters import number_clusters
+from svysynth.survey.on_disk import survey_of_columns
 
 
 def test_numbers_follow_from_strata_and_the_sizes_of_cells_alone() -> None:
@@ -12,14 +19,77 @@ def test_numbers_follow_from_strata_and_the_sizes_of_cells_alone() -> None:
     psu_stratum = np.sort(random.integers(0, 4, 30))
     psu, cell = random.integers(0, 30, 400), random.integers(0, 6, 400)
     psu[:30] = np.arange(30)  # every cluster occurs
-    before = number_clusters(cell, psu, psu_stratum)[psu]
+    one = np.ones(400, np.int64)
+    before = number_clusters(cell, psu, one, psu_stratum)[psu]
     shuffled = np.empty(30, np.int64)  # the same sample, whose clusters have other numbers within their strata
     for stratum in range(4):
         own = np.flatnonzero(psu_stratum == stratum)
         shuffled[own] = random.permutation(own)
-    after = number_clusters(cell, shuffled[psu], psu_stratum)[shuffled[psu]]
+    after = number_clusters(cell, shuffled[psu], one, psu_stratum)[shuffled[psu]]
     sizes = [np.bincount(number * 6 + cell, minlength=180) for number in (before, after)]
     assert np.array_equal(*sizes)
     assert sorted(np.unique(before)) == list(range(30))
     order = np.argsort(before, kind="stable")
     assert (np.diff(psu_stratum[psu[order]]) >= 0).all()
+
+
+ROLES = {"outcome": "y", "public": "g", "strata": "h", "cluster": "c"}
+
+
+def schools() -> pl.DataFrame:
+    """Pupils of 12 schools, numbered anew in each of three districts."""
+    random = np.random.default_rng(3)
+    size = 240
+    return pl.DataFrame(
+        {
+            "y": random.lognormal(3, 0.5, size),
+            "w": random.lognormal(2, 0.3, size),
+            "g": random.integers(0, 2, size).astype(str),
+            "h": np.arange(size) % 3,
+            "c": 900 - np.arange(size) // 3 % 4,
+        }
+    )
+
+
+def test_groups_tell_clusters_apart_and_hide_their_numbers() -> None:
+    survey = svysynth.read_survey(schools(), weight="w", **ROLES)
+    groups = survey.groups
+    assert groups.frame.columns == ["g", "h", "c"]
+    assert sorted(set(groups.frame["c"])) == list(range(1, 13))
+    assert groups.frame.n_unique(["h", "c"]) == 12
+    assert groups.count.sum() == 240
+    assert len(groups.count) == 24
+    first = groups.frame.rows()
+    assert first == sorted(first)  # by cell, then stratum, then cluster
+
+
+def test_a_public_column_of_clusters_keeps_its_labels() -> None:
+    frame = schools().with_columns(c=pl.format("{}-{}", "h", "c"))
+    survey = svysynth.read_survey(frame, weight="w", **ROLES | {"public": ["g", "c"]})
+    assert set(survey.groups.frame["c"].cast(pl.String)) == set(frame["c"])
+
+
+def test_synthetic_files_have_the_clusters_and_give_their_standard_errors() -> None:
+    survey = svysynth.read_survey(schools(), weight="w", **ROLES)
+    groups, place = survey.grouped(np.ones(len(survey), np.int64))
+
+    def columns(piece: slice):
+        return place[piece], survey.outcome_values[piece], survey.weights[piece]
+
+    made = survey_of_columns(survey, groups, columns, (SMOOTHED,), "synthetic")
+    expected = svysynth.tabulate(survey, "g")
+    assert made.index.degrees_of_freedom == 12 - 3
+    assert_same(svysynth.tabulate(made, "g"), expected)
+    published = as_published(made.frame, 0)
+    assert published["c"].dtype == pl.String
+    settings = ROLES | {"data": "microdata", "weight": "w"}
+    text = "[survey]\n" + "\n".join(f"{name} = {value!r}" for name, value in settings.items())
+    again = survey_of_microdata(published, parse_spec(text), {"g": survey.levels("g")})
+    assert_same(svysynth.tabulate(again, "g"), expected)
+    read = read_synthetic([published], rules="imputed", weight_public=True, **ROLES)
+    assert_same(svysynth.tabulate(read.surveys[0], "g"), expected)
+
+
+def assert_same(mine: pl.DataFrame, other: pl.DataFrame) -> None:
+    for name in ("estimate", "se", "df"):
+        assert np.allclose(mine[name], other[name], rtol=1e-12)

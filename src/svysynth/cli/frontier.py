@@ -78,11 +78,11 @@ def _run(
 ) -> None:
     keep_compiled_programs()
     from svysynth.evaluation import frontier as study
-    from svysynth.mechanisms.findings import no_calibration, private_filter, refuse, whatever_the_mechanism
+    from svysynth.mechanisms.findings import private_filter, refuse
 
     if standin:  # whoever is left out, by what is confidential, would show in the figures
         refuse(private_filter(spec.survey))
-    refuse([*whatever_the_mechanism(spec.survey), *no_calibration(spec.survey)])
+    study.refuse_unsupported(spec, grid[0])
     survey = survey_from_file(spec.survey)
     if standin and spec.standin is not None:
         survey = study.make_standin(survey, spec.standin, streams)

@@ -63,6 +63,10 @@ class ListedMechanism(NamedTuple):
     """Whether whole records can be protected: public columns and participation too."""
     scaled: bool = False
     """Whether sums are measured in scales of outcome and weight (`privacy.scales`), which may be public constants."""
+    clusters: bool = False
+    """Whether standard errors take clusters of the design into account."""
+    calibration: bool = False
+    """Whether released weights can be calibrated to public totals."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,7 +79,9 @@ class ListedMechanism(NamedTuple):
 
 
 MECHANISMS: tuple[ListedMechanism, ...] = (
-    ListedMechanism((), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
+    ListedMechanism(
+        (), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior", calibration=True
+    ),
     ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
     ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
     ListedMechanism(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_comparison.mechanism.PaperLaplace"),

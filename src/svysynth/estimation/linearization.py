@@ -5,12 +5,16 @@ statistic.
 
 V is Σ_h (1 − f_h)·n_h/(n_h − 1)·Σ_{PSU ∈ h}(z − z̄_h)². A domain is not a filter: PSUs without a record of the domain
 count as zeros, so n_h and z̄_h are those of the whole stratum.
+
+With several stages of sampling and finite population corrections, V is the sum of such a term for each stage. At later
+stages the strata are those within each unit of the stage before, and the term of a stratum is multiplied by the sampled
+fractions of all units that it lies in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -39,15 +43,67 @@ def taylor_variance(
     `scaled` says that the weights were scaled to a known total. If they were calibrated, `moments` has the calibrated
     weights.
     """
-    of_domains = moments, index, domain, len(sums.count), lonely
     if calibration is not None:
         z = linearize(statistic, moments, domain, sums)
-        return _calibrated_variance(*of_domains, z, sums.in_base, calibration) / z.divisor**2
+        return _calibrated_variance(moments, index, domain, len(sums.count), lonely, z, sums.in_base, calibration)
     z = linearize(statistic, moments, domain, sums, scaled)
-    if z.ratio is None:
-        return _variance(*of_domains, z.a, z.b)
     in_base = sums.in_base if statistic == "proportion" else None
-    return _ratio_variance(*of_domains, z.a, z.b, z.ratio, in_base) / z.divisor**2
+    found = np.zeros(len(sums.count))
+    for stage in (index, *index.later):
+        here = replace(moments, block=stage.blocks_here(moments.block))
+        own = None if statistic == "mean" else _strata_of(here, stage, sums.in_base)
+        of_domains = here, stage, domain, len(sums.count), _Scale.of(stage, lonely, own)
+        if z.ratio is None:
+            found += _variance(*of_domains, z.a, z.b)
+        else:
+            found += _ratio_variance(*of_domains, z.a, z.b, z.ratio, in_base) / z.divisor**2
+    return found
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class _Scale:
+    """The factor of Σ(z − z̄_h)² in each stratum of a stage."""
+
+    of_stratum: Floats
+    by_domain: bool = False
+    """Whether strata with one unit get the average of those strata that have records of the domain."""
+
+    @classmethod
+    def of(cls, index: DesignIndex, lonely: Lonely, strata: Integers | None) -> _Scale:
+        """The factors; an average is taken over some strata, or without them over those of each domain."""
+        unsampled = np.where(index.unsampled < EXHAUSTED, 0.0, index.unsampled)
+        scale = index.share * unsampled * np.where(index.lonely, 1.0, index.psus / np.maximum(index.psus - 1, 1))
+        if lonely != "adjust":
+            scale = np.where(index.lonely, 0.0, scale)
+        if lonely != "average" or not index.lonely.any():
+            return cls(scale)
+        if strata is None:
+            return cls(scale, by_domain=True)
+        scale[strata] *= _averaged(index, strata, index.parents[strata])
+        return cls(scale)
+
+    def of_pairs(self, index: DesignIndex, strata: Integers, domain: Integers, domains: int) -> Floats:
+        """The factor for each pair of stratum and domain that has records."""
+        scale = self.of_stratum[strata]
+        return scale * _averaged(index, strata, index.parents[strata] * domains + domain) if self.by_domain else scale
+
+
+def _averaged(index: DesignIndex, strata: Integers, group: Integers) -> Floats:
+    """All strata of a group over those that are not lonely, which have to stand for all; NaN if there are none."""
+    keys, group = np.unique(group, return_inverse=True)
+    known = np.bincount(group, ~index.lonely[strata], len(keys))
+    with np.errstate(divide="ignore"):
+        factor = np.bincount(group, minlength=len(keys)) / known
+    return np.asarray(np.where(known > 0, factor, np.nan)[group])
+
+
+def _strata_of(moments: Moments, index: DesignIndex, in_base: Booleans | None) -> Integers:
+    """The strata that have records in the base."""
+    if in_base is None:
+        return np.arange(index.strata)
+    block = np.unique(moments.block[in_base])
+    return block if index.psu is None else np.unique(index.psu_stratum[block])
 
 
 def _calibrated_variance(
@@ -68,8 +124,11 @@ def _calibrated_variance(
         if z.ratio is not None:
             a = a - (z.ratio[one] if in_base is None else np.where(in_base, z.ratio[one], 0.0))
         a = a - calibration.fitted(moments, a, b)
-        found[one] = _variance(moments, index, whole, 1, lonely, a, b)[0]
-    return found
+        for stage in (index, *index.later):
+            here = replace(moments, block=stage.blocks_here(moments.block))
+            scale = _Scale.of(stage, lonely, _strata_of(here, stage, None))
+            found[one] += _variance(here, stage, whole, 1, scale, a, b)[0]
+    return found / z.divisor**2
 
 
 def _ratio_variance(
@@ -77,7 +136,7 @@ def _ratio_variance(
     index: DesignIndex,
     domain: Integers,
     domains: int,
-    lonely: Lonely,
+    scale: _Scale,
     a: Floats,
     b: Floats,
     ratio: Floats,
@@ -94,14 +153,14 @@ def _ratio_variance(
     slow: Iterable[int] = range(domains)
     if index.psu is None and in_base is None:
         rest = _Whole.of(moments, index, ratio)
-        found = _variance(moments, index, domain, domains, lonely, a - ratio[domain], b, rest)
+        found = _variance(moments, index, domain, domains, scale, a - ratio[domain], b, rest)
         slow = np.flatnonzero(2 * group_sums(domain, domains, moments.weight) > moments.weight.sum())
     whole = np.zeros(len(domain), np.int64)
     for one in slow:
         own = domain == one
         share = ratio[one] if in_base is None else np.where(in_base, ratio[one], 0.0)
         z = np.where(own, a, 0.0) - share, np.where(own, b, 0.0)
-        found[one] = _variance(moments, index, whole, 1, lonely, *z)[0]
+        found[one] = _variance(moments, index, whole, 1, scale, *z)[0]
     return found
 
 
@@ -148,7 +207,7 @@ def _variance(
     index: DesignIndex,
     domain: Integers,
     domains: int,
-    lonely: Lonely,
+    scale: _Scale,
     a: Floats,
     b: Floats,
     whole: _Whole | None = None,
@@ -178,13 +237,5 @@ def _variance(
     mean = (total(count * z) + outside * left) / drawn
     center = np.where(index.lonely[strata], 0.0, mean)
     squares = total(within + count * (z - center[pair]) ** 2) + scatter + outside * (left - center) ** 2
-    scale = _scale(index, lonely)
-    found = group_sums(domain, domains, scale[strata] * squares)
-    return found if whole is None else found + whole.absent(scale, index, strata, domain)
-
-
-def _scale(index: DesignIndex, lonely: Lonely) -> Floats:
-    """The factor of Σ(z − z̄_h)² in each stratum."""
-    unsampled = np.where(index.unsampled < EXHAUSTED, 0.0, index.unsampled)
-    scale = unsampled * np.where(index.lonely, 1.0, index.psus / np.maximum(index.psus - 1, 1))
-    return scale if lonely == "adjust" else np.where(index.lonely, 0.0, scale)
+    found = group_sums(domain, domains, scale.of_pairs(index, strata, domain, domains) * squares)
+    return found if whole is None else found + whole.absent(scale.of_stratum, index, strata, domain)

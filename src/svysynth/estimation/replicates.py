@@ -82,8 +82,12 @@ def make_replicates(index: DesignIndex, estimation: EstimationSpec, streams: Str
 def _check_method(index: DesignIndex, estimation: EstimationSpec) -> None:
     index.refuse_lonely(estimation.lonely)
     method: VarianceMethod = estimation.variance
-    if estimation.lonely == "adjust" and index.lonely.any():
-        raise _unsuited(method, "cannot adjust a stratum with one unit", "set estimation.lonely to 'certainty'")
+    if index.later:
+        problem = "has no variance for later stages with a finite population correction"
+        raise _unsuited(method, problem, "use 'taylor', or leave survey.fpc and the later stages out")
+    if estimation.lonely in ("adjust", "average") and index.lonely.any():
+        problem = f"cannot {estimation.lonely} for a stratum with one unit"
+        raise _unsuited(method, problem, "set estimation.lonely to 'certainty'")
     if method in ("bootstrap", "brr") and (index.unsampled < 1).any():
         raise _unsuited(method, "has no finite population correction", "use 'taylor', 'preston' or 'jackknife'")
     if method == "brr" and (index.psus != 2).any():

@@ -145,8 +145,9 @@ def domain_columns(table: TableSpec, survey: Survey) -> list[str]:
 def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) -> Moments:
     """The moments of a survey's cells: by stratum, or by PSU where the variance needs to tell PSUs apart."""
     index = survey.index
-    block = np.arange(len(survey)) if by_psu else index.stratum
-    block = block if index.psu is None else index.psu
+    block = index.block
+    if by_psu:
+        block = np.arange(len(survey)) if index.psu is None else index.psu
     cell = survey.cell_index(columns)
     return compute_moments(block, cell, survey.weights, survey.outcome_values, cells, survey.engine)
 
@@ -173,7 +174,7 @@ class _Linearized:
             return self.index.degrees_of_freedom
         if self.index.psu is None:  # groups are of strata, and each record is a unit
             return int(self.moments.count[in_base].sum()) - len(np.unique(self.moments.block[in_base]))
-        return _units_less_strata(self.moments.block[in_base], self.index)
+        return _units_less_strata(self.index.blocks_here(self.moments.block[in_base]), self.index)
 
 
 @outlined

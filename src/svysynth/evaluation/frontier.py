@@ -14,13 +14,13 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from svysynth.core.registry import find_mechanism, promises_of
+from svysynth.core.registry import ListedMechanism, find_mechanism, promises_of
 from svysynth.core.spec.whole import Spec, StandInSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import rmse
-from svysynth.mechanisms.base import Grid, Mechanism, load_mechanism
-from svysynth.mechanisms.findings import no_calibration, refuse, whatever_the_mechanism
+from svysynth.mechanisms.base import Grid, load_mechanism, unsupported
+from svysynth.mechanisms.findings import refuse, whatever_the_mechanism
 from svysynth.survey.survey import Survey, SurveyInMemory
 
 REPEATS = 5
@@ -62,15 +62,22 @@ def frontier(
     progress: Progress = lambda _: None,
 ) -> pl.DataFrame:
     """One row for each cell, statistic, repeat and point of the grid, with `rmse_ratio`."""
-    refuse([*whatever_the_mechanism(spec.survey), *no_calibration(spec.survey)])
+    refuse_unsupported(spec, mechanisms)
     direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
     found, grid = [], Grid(epsilons, datasets, repeats)
     for mechanism in mechanisms:
-        tries = _member(mechanism, spec).tries(survey, spec, mechanism, grid, streams, progress)
+        tries = load_mechanism(_listed(mechanism, spec)).tries(survey, spec, mechanism, grid, streams, progress)
         for epsilon, count, repeat, tables in tries:
             point = {"mechanism": mechanism, "epsilon": epsilon, "datasets": count, "repeat": repeat}
             found.append(_compared(tables, direct).select(*(pl.lit(v).alias(k) for k, v in point.items()), pl.all()))
     return pl.concat(found)
+
+
+def refuse_unsupported(spec: Spec, mechanisms: Sequence[str]) -> None:
+    """Stop if one of the mechanisms cannot take the design or the tables into account."""
+    refuse(whatever_the_mechanism(spec.survey))
+    for name in mechanisms:
+        refuse(unsupported(spec.survey, name, _listed(name, spec).promise))
 
 
 def summarize(found: pl.DataFrame) -> pl.DataFrame:
@@ -96,9 +103,9 @@ def _compared(tables: pl.DataFrame, direct: pl.DataFrame) -> pl.DataFrame:
     return tables.select(*labels, "estimate", "se").with_columns(pl.Series("rmse_ratio", ratio).fill_nan(None))
 
 
-def _member(name: str, spec: Spec) -> Mechanism:
+def _listed(name: str, spec: Spec) -> ListedMechanism:
     """The mechanism of that name with the spec's own guarantee, or with the first one that it has."""
     asked = find_mechanism(name, spec.privacy.guarantee) if spec.privacy else None
     found = asked or find_mechanism(name, promises_of(name)[0])
     assert found is not None
-    return load_mechanism(found)
+    return found

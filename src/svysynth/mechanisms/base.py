@@ -27,7 +27,7 @@ from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.findings import Finding, private_filter, whatever_the_mechanism
+from svysynth.mechanisms.findings import Finding, no_calibration, no_clusters, private_filter, whatever_the_mechanism
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
@@ -235,11 +235,21 @@ def find_public(spec: Spec) -> list[Finding]:
     """What speaks against a release from the spec alone, before the data are read."""
     if spec.privacy is None:
         return []
+    mechanism = mechanism_of(spec.privacy)
     return [
         *whatever_the_mechanism(spec.survey),
-        *mechanism_of(spec.privacy).find_public(spec),
+        *unsupported(spec.survey, spec.privacy.mechanism, spec.privacy.guarantee),
+        *mechanism.find_public(spec),
         *private_filter(spec.survey),
     ]
+
+
+def unsupported(survey: SurveySpec, name: str, promise: str) -> list[Finding]:
+    """What a mechanism cannot take into account, as its entry in the list says."""
+    member, who = find_mechanism(name, promise), f"the mechanism '{name}' ({promise})"
+    clusters = [] if member is not None and member.clusters else no_clusters(survey.cluster, who)
+    calibration = [] if member is not None and member.calibration else no_calibration(survey, who)
+    return [*clusters, *calibration]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:

@@ -19,6 +19,7 @@ from svysynth.survey.survey import Survey
 
 MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
+CLUSTERED = "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters"
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
 
@@ -43,11 +44,12 @@ class Finding:
         return f"{self.found}. {self.why[0].upper()}{self.why[1:]}" if self.why else self.found
 
 
-CLUSTERS = Finding(
+STAGES = Finding(
     "survey.cluster",
-    "releases cannot take clusters into account",
-    "the standard errors would be those of a design without clusters, and far too small",
-    "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters",
+    "releases cannot take later stages of sampling into account",
+    "synthetic files have no units within their clusters, and the standard errors would be those of another design",
+    "name the columns of the first stage alone, and leave survey.fpc out: the standard errors are then slightly too "
+    "large; or make direct tables with `svysynth tables`",
     stops=True,
 )
 
@@ -72,9 +74,9 @@ REPLICATES = Finding(
 
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
-    cluster = survey.cluster if isinstance(survey, SurveySpec) else survey.design.cluster
+    stages = survey.later if isinstance(survey, SurveySpec) else survey.design.later
     domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
-    found = (cluster, CLUSTERS), (domains, DOMAIN), (survey.replicates, REPLICATES)
+    found = (stages, STAGES), (domains, DOMAIN), (survey.replicates, REPLICATES)
     return [finding for declared, finding in found if declared]
 
 
@@ -86,6 +88,15 @@ def refuse(findings: Sequence[Finding]) -> None:
         others = len(stopping) - 1
         more = f" ({others} further reason{'s' * (others > 1)} to stop: see `svysynth check`)" if others else ""
         raise SurveyError("data", first.place, first.reason + more, first.instead)
+
+
+def no_clusters(cluster: str | None, who: str) -> list[Finding]:
+    """The finding for a mechanism or a model that cannot take clusters into account."""
+    if cluster is None:
+        return []
+    found = f"{who} cannot take clusters into account"
+    why = "the standard errors would be those of a design without clusters, and far too small"
+    return [Finding("survey.cluster", found, why, CLUSTERED, stops=True)]
 
 
 def no_public_weights(spec: Spec) -> list[Finding]:
@@ -103,14 +114,14 @@ def no_public_weights(spec: Spec) -> list[Finding]:
     ]
 
 
-def no_calibration(survey: SurveySpec) -> list[Finding]:
+def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
     """The finding for a mechanism whose tables are not made from weights of records, and so cannot be calibrated."""
     if survey.calibration is None:
         return []
     return [
         Finding(
             "survey.calibration",
-            "this mechanism cannot calibrate weights",
+            f"{who} cannot calibrate weights",
             "its tables are made from noisy sums, and counts would not have the declared totals",
             "use guarantee = 'asymptotic' with 'fbs' or 'fbp', or leave survey.calibration out, and declare "
             "survey.population_total",

@@ -23,7 +23,7 @@ from svysynth.core.spec.estimation import MOST_BY_COLUMNS, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
-from svysynth.mechanisms.findings import LAPLACE, Finding, refuse, whatever_the_mechanism
+from svysynth.mechanisms.findings import LAPLACE, Finding, no_clusters, refuse, whatever_the_mechanism
 from svysynth.mechanisms.model_fit import Misfit, measure_misfit, simulate_misfit
 from svysynth.mechanisms.pseudo_posterior.calibration import LARGEST_LEVEL, Calibration
 from svysynth.models.base import Model
@@ -120,9 +120,11 @@ def examine_model(
 
 def refuse_unsuitable(model: Model, survey: Survey, formula: str | None) -> None:
     """Refuse what `calibrate` refuses in Python: a model that does not fit counts and means by all public columns."""
+    refuse(whatever_the_mechanism(survey))
+    if not model.traits.clusters:
+        refuse(no_clusters(survey.design.cluster, "the model"))
     if model.traits.normal:
         refuse(examine_model(survey, formula, [_whole_table(survey)]).findings)
-    refuse(whatever_the_mechanism(survey))
 
 
 def refuse_misfit(fit: Fit, survey: Survey, streams: Streams) -> None:

@@ -53,6 +53,8 @@ class Traits(NamedTuple):
     do not bias the means."""
     public_weights: bool = False
     """Whether the model has a form for public weights, in which the outcome alone is modelled."""
+    clusters: bool = False
+    """Whether the model has effects of clusters."""
 
 
 class WeightingBias(Protocol):

@@ -36,6 +36,8 @@ class SurveyFacts(_Part):
     weight_public: bool
     """Whether the weights are declared public, and kept as they are."""
     strata: str | None
+    cluster: str | None = None
+    """The column of clusters; None if there are none. Their numbers in synthetic files are new."""
     public: tuple[str, ...]
     where: str | None
     """The condition that says which records take part; None where all do."""
@@ -120,15 +122,7 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        roles = (
-            "outcome",
-            "weight",
-            "weight_public",
-            "transform",
-            "strata",
-            "public",
-            "population_total",
-            "calibration",
-        )
+        roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "public", "population_total"]
+        roles += ["calibration"]
         survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in roles}
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

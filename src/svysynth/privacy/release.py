@@ -170,14 +170,15 @@ def as_published(frame: pl.DataFrame, start: int) -> pl.DataFrame:
 
 def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Sequence[str]]) -> Survey:
     """The survey in a published synthetic file, to make tables from it again."""
-    strata = spec.survey.strata
+    strata, cluster = spec.survey.strata, spec.survey.cluster
     columns = dict(levels)
     if strata and strata not in columns:
         columns[strata] = frame[strata].unique().sort().to_list()
-    labelled = (pl.col(name).cast(pl.Enum(list(labels))) for name, labels in columns.items())
+    labelled = [pl.col(name).cast(pl.Enum(list(labels))) for name, labels in columns.items()]
+    labelled += [pl.col(cluster).cast(pl.Int64)] if cluster and cluster not in columns else []
     return SurveyInMemory(
         spec.survey.outcome,
-        Design(SMOOTHED, strata),
+        Design(SMOOTHED, strata, cluster),
         spec.survey.public,
         spec.survey.transform,
         spec.survey.population_total,

@@ -95,6 +95,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             weight=spec.survey.weight,
             weight_public=spec.survey.weight_public,
             strata=spec.survey.strata,
+            cluster=spec.survey.cluster,
             public=spec.survey.public,
             where=spec.survey.where,
             universe=spec.survey.universe,

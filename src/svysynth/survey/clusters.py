@@ -14,13 +14,15 @@ import numpy as np
 from svysynth.core.grouping import Integers
 
 
-def number_clusters(cell: Integers, psu: Integers, psu_stratum: Integers) -> Integers:
+def number_clusters(cell: Integers, psu: Integers, count: Integers, psu_stratum: Integers) -> Integers:
     """The new number of each cluster, from 0: ordered by its stratum and the sizes of its cells, and by nothing else.
 
-    `cell` and `psu` are of each record; `psu_stratum` is the stratum of each cluster.
+    `cell`, `psu` and `count` are of each record, or of groups of so many records; `psu_stratum` is the stratum of each
+    cluster.
     """
     cells = int(cell.max()) + 1
-    keys, size = np.unique(psu.astype(np.int64) * cells + cell, return_counts=True)
+    keys, place = np.unique(psu.astype(np.int64) * cells + cell, return_inverse=True)
+    size = np.bincount(place, count).astype(np.int64)
     starts = np.searchsorted(keys // cells, np.arange(len(psu_stratum) + 1))
     own = np.stack([keys % cells, size], axis=1)
     composition = [tuple(own[start:stop].ravel().tolist()) for start, stop in pairwise(starts)]

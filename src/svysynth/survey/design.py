@@ -1,12 +1,14 @@
 """The sampling design: which columns describe it, and its strata and primary sampling units as integers.
 
 With clusters the primary sampling unit (PSU) is the cluster within its stratum (R's `nest = TRUE`); without
-clusters every record is a PSU. The finite population correction counts PSUs, at the first stage only.
+clusters every record is a PSU. A design may have further stages: units drawn within each PSU, and so on. With finite
+population corrections the variance has a part for each stage; without them the first stage is all that counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers, count_keys, group_ids
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import Lonely
+from svysynth.core.spec.stages import StageSpec
 
 EXHAUSTED = 1e-7
 """A stratum with a smaller unsampled fraction counts as fully observed, as in R `survey`."""
@@ -27,12 +30,29 @@ class Design:
     strata: str | None = None
     cluster: str | None = None
     fpc: str | None = None
+    later: tuple[StageSpec, ...] = ()
+    """The stages of sampling after the first."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage of sampling, per record: its stratum, its cluster and its finite population correction."""
+
+    stratum: Integers
+    cluster: Integers | None
+    """None if the units of this stage are the records."""
+    fpc: Floats | None
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class DesignIndex:
-    """A design as integers: the stratum and the PSU of every record."""
+    """A design as integers: the stratum and the PSU of every record.
+
+    A stage of sampling after the first is an index of its own. Its strata are those of this stage within the units of
+    the stage before, and its units take the place of PSUs.
+    """
 
     stratum: Integers
     """Per record: its stratum, 0 … H−1."""
@@ -44,6 +64,20 @@ class DesignIndex:
     """Per stratum: how many PSUs were drawn."""
     unsampled: Floats
     """Per stratum: 1 − (PSUs drawn)/(PSUs in the population); 1 without a finite population correction."""
+    later: tuple[DesignIndex, ...] = ()
+    """The later stages that variances depend on: none without finite population corrections."""
+    parent: Integers | None = None
+    """Per stratum of a later stage: the unit of the stage before that it lies in; None at the first stage."""
+    share: Floats | float = 1.0
+    """Per stratum: the product of the sampled fractions of all units that it lies in."""
+    of_block: Integers | None = None
+    """Per block of the last stage: its block at this stage; None at the last stage itself."""
+
+    @property
+    def block(self) -> Integers:
+        """Per record: its unit at the last stage, or its stratum there if the units are records."""
+        last = self.later[-1] if self.later else self
+        return last.stratum if last.psu is None else last.psu
 
     @property
     def strata(self) -> int:
@@ -60,21 +94,74 @@ class DesignIndex:
         """Strata with one PSU that are not fully observed: their variance cannot be estimated from within."""
         return np.asarray((self.psus == 1) & (self.unsampled >= EXHAUSTED))
 
+    @property
+    def parents(self) -> Integers:
+        """Per stratum: the unit of the stage before that it lies in; at the first stage they all lie in one."""
+        return np.zeros(self.strata, np.int64) if self.parent is None else self.parent
+
+    def blocks_here(self, block: Integers) -> Integers:
+        """The blocks of this stage that contain some blocks of the last stage."""
+        return block if self.of_block is None else self.of_block[block]
+
     def refuse_lonely(self, policy: Lonely) -> None:
-        """Stop when the policy is to fail and a stratum has one PSU."""
-        count = int(self.lonely.sum())
-        if policy == "fail" and count:
-            unit = "record" if self.psu is None else "cluster"
-            raise SurveyError(
-                "design",
-                "strata",
-                f"{count:,} of {self.strata:,} strata {'has' if count == 1 else 'have'} only one {unit}",
-                "merge them with a neighbour, or set estimation.lonely to 'certainty' or 'adjust'",
-            )
+        """Stop when the policy is to fail and a stratum has one PSU, or if there is no other stratum to average."""
+        for number, stage in enumerate((self, *self.later), start=1):
+            count = int(stage.lonely.sum())
+            unit = "record" if stage.psu is None else "cluster"
+            where = f" at stage {number}" if self.later else ""
+            if policy == "fail" and count:
+                raise SurveyError(
+                    "design",
+                    "strata",
+                    f"{count:,} of {stage.strata:,} strata {'has' if count == 1 else 'have'} only one {unit}{where}",
+                    "merge them with a neighbour, or set estimation.lonely to 'certainty', 'adjust' or 'average'",
+                )
+            if policy == "average" and stage.alone().any():
+                problem = f"has no other stratum to average for a stratum with only one {unit}{where}"
+                raise SurveyError("design", "estimation.lonely", problem, "set it to 'certainty' or 'adjust'")
+
+    def alone(self) -> Booleans:
+        """Per unit of the stage before: whether it has strata here, and all of them have one unit only."""
+        parent = self.parents
+        return np.asarray((np.bincount(parent) > 0) & (np.bincount(parent, ~self.lonely) == 0))
 
 
-def index_design(stratum: Integers, cluster: Integers | None, fpc: Floats | None) -> DesignIndex:
-    """Number the PSUs of a design whose strata and clusters are already integers."""
+def index_design(first: Stage, later: Sequence[Stage] = ()) -> DesignIndex:
+    """Number the strata and the units of every stage of a design whose strata and clusters are already integers."""
+    fpcs = [stage.fpc for stage in (first, *later) if stage.fpc is not None]
+    fractions = all(np.all(fpc <= 1) for fpc in fpcs)
+    indices = [_index_stage(first, fractions)]
+    for stage in later if fpcs else ():
+        before = indices[-1]
+        assert before.psu is not None
+        strata = int(stage.stratum.max()) + 1
+        keys, stratum = group_ids(
+            before.psu.astype(np.int64) * strata + stage.stratum, len(before.psu_stratum) * strata
+        )
+        parent = keys // strata
+        above = before.psu_stratum[parent]
+        share = np.broadcast_to(before.share, before.strata)[above] * (1 - before.unsampled[above])
+        found = _index_stage(replace(stage, stratum=stratum), fractions, f" of a unit of stage {len(indices)}")
+        indices.append(replace(found, parent=parent, share=share))
+    return _joined(indices)
+
+
+def _joined(indices: Sequence[DesignIndex]) -> DesignIndex:
+    """The index of the first stage with those of the others in it."""
+    *before, last = indices
+    block = last.block
+    placed = []
+    for index in before:
+        assert index.psu is not None
+        of_block = np.empty(int(block.max()) + 1, np.int64)
+        of_block[block] = index.psu
+        placed.append(replace(index, of_block=of_block))
+    first, *later = [*placed, last]
+    return replace(first, later=tuple(later))
+
+
+def _index_stage(stage: Stage, fractions: bool, within: str = "") -> DesignIndex:
+    stratum, cluster = stage.stratum, stage.cluster
     strata = int(stratum.max()) + 1
     if cluster is None:
         psu, psu_stratum = None, stratum
@@ -83,25 +170,30 @@ def index_design(stratum: Integers, cluster: Integers | None, fpc: Floats | None
         keys, psu = group_ids(stratum.astype(np.int64) * clusters + cluster, strata * clusters)
         psu_stratum = keys // clusters
     psus = count_keys(psu_stratum, strata)
-    unsampled = np.ones(strata) if fpc is None else _unsampled_fraction(stratum, strata, fpc, psus)
+    unsampled = np.ones(strata)
+    if stage.fpc is not None:
+        unsampled = _unsampled_fraction(stratum, strata, stage.fpc, psus, fractions, within)
     return DesignIndex(stratum, psu, psu_stratum, psus, unsampled)
 
 
-def _unsampled_fraction(stratum: Integers, strata: int, fpc: Floats, psus: Integers) -> Floats:
-    """1 − f per stratum; `fpc` holds fractions when all are at most 1, else numbers of PSUs in the population."""
+def _unsampled_fraction(
+    stratum: Integers, strata: int, fpc: Floats, psus: Integers, fractions: bool, within: str
+) -> Floats:
+    """1 − f per stratum; `fpc` holds fractions if it does at every stage, else numbers of units in the population."""
     value = np.empty(strata)
     value[stratum] = fpc
     if np.any(value[stratum] != fpc):
-        raise SurveyError("design", "survey.fpc", "the column varies within a stratum", "give each stratum one value")
+        problem = f"the column varies within a stratum{within}"
+        raise SurveyError("design", "survey.fpc", problem, "give each stratum one value")
     if np.any(fpc <= 0):
         raise SurveyError("design", "survey.fpc", "the column has values that are not positive", "correct them")
-    sizes = psus / value if np.all(value <= 1) else value
+    sizes = psus / value if fractions else value
     too_small = int(np.sum(sizes < psus * (1 - 1e-12)))
     if too_small:
         raise SurveyError(
             "design",
             "survey.fpc",
-            f"{too_small:,} strata have a population smaller than their sample",
+            f"{too_small:,} strata{within} have a population smaller than their sample",
             "give population sizes, counted in clusters where the design has clusters, or sampling fractions",
         )
     return np.clip(1 - psus / sizes, 0, 1)

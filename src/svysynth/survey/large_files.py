@@ -26,11 +26,12 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
 from svysynth.survey.columns import not_listed, numbers, refuse_missing
+from svysynth.survey.columns_as_declared import as_declared, columns_of_file, refuse_unlisted, with_labels
 from svysynth.survey.design import Design
 from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.parquet import count_rows, read_rows
-from svysynth.survey.on_disk import SurveyOnDisk, create_columns, store_survey, sums_of_groups
+from svysynth.survey.on_disk import SurveyOnDisk, create_columns, store_survey
 from svysynth.survey.roles import (
     check_ranges,
     counted_as_other,
@@ -69,7 +70,9 @@ def undivided_design(spec: Spec) -> str | None:
         return "domain"
     if spec.survey.replicates:
         return "survey.replicates"
-    return "survey.cluster" if spec.survey.cluster else "survey.fpc" if spec.survey.fpc else None
+    if spec.survey.later:
+        return "survey.cluster"
+    return "survey.fpc" if spec.survey.fpc else None
 
 
 def is_large(spec: SurveySpec) -> bool:
@@ -144,10 +147,12 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
     found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
     kept = [int(part[part.columns[-1]].sum()) for part in found]
-    names = [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
-    combinations = pl.concat(found).group_by(names).agg(pl.col(_free_name(names)).sum())
-    require_records(combinations, "survey.where" if spec.where else "the data", "loosen the condition")
-    groups, codes, other, group = _number_groups(combinations, file, spec)
+    names = _grouping(spec)
+    labelled = pl.concat(found)
+    require_records(labelled, "survey.where" if spec.where else "the data", "loosen the condition")
+    file_of_labels = with_labels(file, {name: labelled[name] for name in labelled.columns[:-1]}, spec)
+    combinations = labelled.group_by(names).agg(pl.col(labelled.columns[-1]).sum().alias(_free_name(names)))
+    groups, codes, other, group = _number_groups(combinations, file_of_labels, spec)
     _refuse_without_room(folder, sum(kept), len(numbers_kept))
     columns = create_columns(folder, numbers_kept, sum(kept))
     place = Stored.create(folder / "group", np.int32, sum(kept))
@@ -156,7 +161,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     offsets = np.cumsum([0, *kept[:-1]]).tolist()
     for _ in engine.map(write, list(zip(parts, offsets, kept, strict=True)), READS_A_CORE):
         pass
-    design = Design(spec.weight, spec.strata)
+    design = Design(spec.weight, spec.strata, spec.cluster)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
     made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
     return replace(made, calibration=spec.calibration)
@@ -171,11 +176,10 @@ class _Combinations:
     spec: SurveySpec
 
     def __call__(self, rows: range) -> pl.DataFrame:
-        names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
-        frame = _read(self.file, self.spec, names, rows)
-        added = _free_name(names)
+        frame = _read(self.file, self.spec, _grouping(self.spec), rows)
+        added = _free_name(frame.columns)
         # cast afterwards: a cast within the aggregation takes several times as long
-        return frame.group_by(names).agg(pl.len().alias(added)).cast({added: pl.Int64})
+        return frame.group_by(frame.columns).agg(pl.len().alias(added)).cast({added: pl.Int64})
 
 
 @outlined
@@ -235,10 +239,16 @@ def _free_name(taken: Sequence[str]) -> str:
     return name
 
 
+def _grouping(spec: SurveySpec) -> list[str]:
+    """The columns whose combinations are the groups of records."""
+    return [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
+
+
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
-    """Some columns of the rows that the spec's condition keeps."""
-    condition = condition_columns(parse_condition(spec.where))
-    return records_that_take_part(read_rows(file, list(dict.fromkeys([*names, *condition])), rows), spec, file)
+    """Some columns, as the spec declares them, of the rows that its condition keeps."""
+    needed = [*columns_of_file(names, spec), *condition_columns(parse_condition(spec.where))]
+    frame = records_that_take_part(read_rows(file, list(dict.fromkeys(needed)), rows), spec, file)
+    return pl.DataFrame(as_declared(frame, names, spec, file))
 
 
 def _number_groups(
@@ -250,6 +260,7 @@ def _number_groups(
     records = combinations[number].to_numpy()
     for name in (name for name in names if name not in spec.other):
         refuse_missing(name, int(records[_missing(combinations[name])].sum()), int(records.sum()))
+    refuse_unlisted({name: combinations[name] for name in names}, spec, records)
     other = {
         name: float(records[not_listed(combinations[name], declared)].sum() / records.sum())
         for name, declared in counted_as_other(names, spec)
@@ -258,15 +269,13 @@ def _number_groups(
     codes: dict[str, CodeLabels] = {}
     for name in spec.public:
         columns[name], codes[name] = levels_of(combinations[name], spec, file)
-    if spec.strata and spec.strata not in columns:
-        columns[spec.strata] = design_levels(combinations[spec.strata], spec, file)
-    roles = (spec.outcome, Design(spec.weight, spec.strata), spec.public)
+    for column in (spec.strata, spec.cluster):
+        if column and column not in columns:
+            columns[column] = design_levels(combinations[column], spec, file)
+    roles = (spec.outcome, Design(spec.weight, spec.strata, spec.cluster), spec.public)
     # a survey of one record for each combination has the same groups
-    every = SurveyInMemory(*roles, frame=pl.DataFrame(columns))
-    cell = np.asarray(every.present_cells(spec.public)[1], np.int64)
-    key = cell * every.index.strata + every.index.stratum if spec.strata else cell
-    group = np.unique(key, return_inverse=True)[1]
-    return replace(every.groups, count=sums_of_groups(group, int(group.max()) + 1, records)), codes, other, group
+    groups, group = SurveyInMemory(*roles, frame=pl.DataFrame(columns)).grouped(records)
+    return groups, codes, other, group
 
 
 def _missing(series: pl.Series) -> Booleans:

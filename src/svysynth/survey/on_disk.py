@@ -1,7 +1,7 @@
 """A survey on disk: its columns are in files, which are read a slice at a time.
 
-A record is (outcome, weight, group); a small table has the public columns and the stratum of each group. The files are
-in a folder that only its owner can enter and that is removed when the work is done.
+A record is (outcome, weight, group); a table has the public columns, the stratum and the cluster of each group. The
+files are in a folder that only its owner can enter and that is removed when the work is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks
 from svysynth.core.grouping import Integers, group_ids
 from svysynth.core.transforms import Transform
-from svysynth.survey.design import Design, DesignIndex
+from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.formats.base import CodeLabels
 from svysynth.survey.survey import Groups, Survey, SurveyInMemory
 
@@ -55,16 +55,20 @@ class SurveyOnDisk(Survey):
 
     @cached_property
     def index(self) -> DesignIndex:
-        """The design as integers; every record is a primary sampling unit."""
-        counts = self.public_part.count
-        table: Integers = np.zeros(len(counts), np.int32)
-        strata = 1
-        if self.design.strata is not None:
-            key = self.public_part.frame[self.design.strata].to_physical().to_numpy()
-            keys, table = group_ids(key, int(key.max()) + 1)
-            strata = len(keys)
+        """The design as integers, looked up by the groups of the records."""
+        design, counts = self.design, self.public_part.count
+        table = self._key_of_group(design.strata) if design.strata else np.zeros(len(counts), np.int32)
         stratum: Any = Derived(partial(look_up, table=table), (self.group,))
-        return DesignIndex(stratum, None, stratum, sums_of_groups(table, strata, counts), np.ones(strata))
+        if design.cluster is None:
+            strata = int(table.max()) + 1
+            return DesignIndex(stratum, None, stratum, sums_of_groups(table, strata, counts), np.ones(strata))
+        found = index_design(Stage(table, self._key_of_group(design.cluster), None))
+        psu: Any = Derived(partial(look_up, table=np.asarray(found.psu)), (self.group,))
+        return replace(found, stratum=stratum, psu=psu)
+
+    def _key_of_group(self, column: str) -> Integers:
+        key = self.public_part.frame[column].to_physical().to_numpy()
+        return group_ids(key, int(key.max()) + 1)[1]
 
     def cell_index(self, columns: Sequence[str]) -> Any:
         """The cell of every record in the crossing of some public columns, last column fastest."""
@@ -106,18 +110,15 @@ def sums_of_groups(group: Integers, groups: int, count: Integers) -> Integers:
     return np.bincount(group, count, minlength=groups).astype(np.int64)
 
 
-def store_survey(survey: Survey, folder: Path, engine: Engine) -> SurveyOnDisk:
+def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> SurveyOnDisk:
     """Write a survey that is in memory to a folder, and return it as a survey on disk."""
-    cell = survey.present_cells(survey.public)[1]
-    key = np.asarray(cell, np.int64)
-    if survey.design.strata:
-        key = key * survey.index.strata + survey.index.stratum
+    # by cell, stratum and cluster, and not by weight
+    groups, place = replace(survey, weight_public=False).grouped(np.ones(len(survey), np.int64))
     columns = create_columns(folder, (survey.outcome, survey.design.weight), len(survey))
     for name, column in columns.items():
         column.write(0, survey.values(name))
     group = Stored.create(folder / "group", np.int32, len(survey))
-    group.write(0, np.searchsorted(np.unique(key), key))
-    groups = replace(survey, weight_public=False).groups  # by cell and stratum, as the records' groups are
+    group.write(0, place)
     where = engine, folder, survey.other
     made = SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
     return replace(made, calibration=survey.calibration)
@@ -148,7 +149,7 @@ def survey_of_columns(
     It is on disk if the other survey has a folder for that, else in memory. Its weight is the first of those named.
     """
     names, records = (like.outcome, *weights), int(groups.count.sum())
-    like = replace(like, design=Design(weights[0], like.design.strata))
+    like = replace(like, design=Design(weights[0], like.design.strata, like.design.cluster))
     if like.scratch is None:
         blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))

@@ -25,12 +25,16 @@ from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
+from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
+from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
+from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
-from svysynth.survey.design import Design, DesignIndex, index_design
+from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
+from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.domains import read_domains
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
@@ -51,10 +55,13 @@ from svysynth.survey.roles import (
 @outlined
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The public part of a survey: each combination of public columns and stratum that occurs, and how often."""
+    """The public part of a survey: each combination of public columns, stratum and cluster, and how often it occurs."""
 
     frame: pl.DataFrame
-    """One row for each group, in the order of the cells and then of the strata."""
+    """One row for each group, in the order of the cells, then of the strata, then of the clusters.
+
+    Clusters have new numbers (`clusters.py`), unless their column is one of the public ones.
+    """
     count: Integers
     cell: Integers
     """The position of each group's cell among the cells that have records."""
@@ -142,6 +149,7 @@ class Survey(ABC):
         roles = {"outcome": self.outcome, "weight": design.weight + (" (public)" if self.weight_public else "")}
         roles |= {"strata": design.strata or "none", "clusters": design.cluster or "none"}
         roles |= {"finite population correction": design.fpc} if design.fpc else {}
+        roles |= {"later stages": "; ".join(", ".join(stage.columns) for stage in design.later)} if design.later else {}
         levels = ", ".join(f"{column} ({len(self.levels(column)):,} levels)" for column in self.public)
         facts = {"records": f"{len(self):,}", **roles, "public columns": levels}
         return card("Survey", warning="Confidential: its values are not shown.", facts=facts)
@@ -172,7 +180,10 @@ class Survey(ABC):
     @final
     @property
     def published(self) -> tuple[str, ...]:
-        """The columns that are released as they are: the public ones, the strata, and weights that are public."""
+        """The columns that are released as they are: the public ones, the strata, and weights that are public.
+
+        Clusters are released too, with new numbers.
+        """
         others = [self.design.strata, self.design.weight if self.weight_public else None]
         return tuple(dict.fromkeys([*self.public, *(column for column in others if column)]))
 
@@ -223,10 +234,14 @@ class SurveyInMemory(Survey):
     def index(self) -> DesignIndex:
         """The design as integers."""
         design = self.design
-        stratum = self._design_key(design.strata) if design.strata else np.zeros(len(self), np.int32)
-        cluster = self._design_key(design.cluster) if design.cluster else None
-        fpc = self.frame[design.fpc].to_numpy() if design.fpc else None
-        return index_design(stratum, cluster, fpc)
+        return index_design(self._stage(design), [self._stage(stage) for stage in design.later])
+
+    def _stage(self, stage: Design | StageSpec) -> Stage:
+        return Stage(
+            self._design_key(stage.strata) if stage.strata else np.zeros(len(self), np.int32),
+            self._design_key(stage.cluster) if stage.cluster else None,
+            self.frame[stage.fpc].to_numpy() if stage.fpc else None,
+        )
 
     def _design_key(self, column: str) -> Integers:
         key = self.frame[column].to_physical().to_numpy()
@@ -235,12 +250,29 @@ class SurveyInMemory(Survey):
     @property
     def groups(self) -> Groups:
         """The public part of the records."""
+        return self.grouped(np.ones(len(self), np.int64))[0]
+
+    def grouped(self, count: Integers) -> tuple[Groups, Integers]:
+        """The public part of the records, each of which stands for so many, and the group of every record."""
         cells, _, cell = self.model_cells()
-        stratum, strata = (self.index.stratum, self.index.strata) if self.design.strata else (0, 1)
-        keys, group = group_ids(np.asarray(cell, np.int64) * strata + stratum, len(cells) * strata)
+        unit, units, numbered = self._units(np.asarray(cell), count)
+        keys, group = group_ids(np.asarray(cell, np.int64) * units + unit, len(cells) * units)
         first = np.empty(len(keys), np.int64)
         first[group[::-1]] = np.arange(len(self))[::-1]
-        return Groups(self.frame.select(self.published)[first], np.bincount(group), keys // strata)
+        frame = self.frame.select(self.published).with_columns(numbered)[first]
+        return Groups(frame, np.bincount(group, count).astype(np.int64), keys // units), group
+
+    def _units(self, cell: Integers, count: Integers) -> tuple[Integers, int, list[pl.Series]]:
+        """The stratum or the cluster of every record, how many there are, and the column of the clusters' new numbers.
+
+        There is no such column if the clusters are published as they are, or if there are none.
+        """
+        index, column = self.index, self.design.cluster
+        if column is None or index.psu is None:
+            return (index.stratum, index.strata, []) if self.design.strata else (np.zeros(1, np.int64), 1, [])
+        number = number_clusters(cell, index.psu, count, index.psu_stratum)[index.psu]
+        numbered = [] if column in self.published else [pl.Series(column, number + 1)]
+        return number, len(index.psu_stratum), numbered
 
     def values(self, column: str) -> Floats:
         """A column of numbers."""
@@ -278,9 +310,9 @@ def read_survey(
     outcome: str,
     weight: str,
     public: str | Sequence[str],
-    strata: str | None = None,
-    cluster: str | None = None,
-    fpc: str | None = None,
+    strata: str | Sequence[str] | None = None,
+    cluster: str | Sequence[str] | None = None,
+    fpc: str | Sequence[str] | None = None,
     transform: Transform = "log",
     population_total: float | None = None,
     replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
@@ -294,6 +326,7 @@ def read_survey(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     levels: Mapping[str, Sequence[str]] | None = None,
     other: Mapping[str, str] | None = None,
+    columns: Mapping[str, ColumnSpec | Mapping[str, Any]] | None = None,
 ) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
@@ -323,6 +356,7 @@ def read_survey(
         "labels": labels or {},
         "levels": levels or {},
         "other": other or {},
+        "columns": columns or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
@@ -348,21 +382,22 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
     domains = list(read_domains(frame, spec, file))
-    raw = {name: frame[name] for name in declared_columns(spec)}
+    raw = as_declared(frame, declared_columns(spec), spec, file)
     del frame  # each raw column can be freed as soon as it has been converted
+    refuse_unlisted(raw, spec)
+    file = with_labels(file, raw, spec)
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
-    for name in (spec.outcome, spec.weight, spec.fpc, *(spec.replicates.weights if spec.replicates else ())):
-        if name:
-            columns[name] = numbers(raw.pop(name), file).rechunk()
+    for name in (spec.outcome, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ())):
+        columns[name] = numbers(raw.pop(name), file).rechunk()
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
-    for name in tuple(raw):
+    for name in (name for name in declared_columns(spec) if name in raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
     survey = SurveyInMemory(
         spec.outcome,
-        Design(spec.weight, spec.strata, spec.cluster, spec.fpc),
+        Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later),
         spec.public,
         spec.transform,
         spec.population_total,

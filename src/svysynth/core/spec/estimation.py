@@ -10,7 +10,7 @@ from svysynth.core.errors import is_plain
 from svysynth.core.spec.sections import Name, Section, clash, listed, no_repeats
 
 Statistic = Literal["count", "mean", "total", "proportion"]
-Lonely = Literal["fail", "certainty", "adjust"]
+Lonely = Literal["fail", "certainty", "adjust", "average"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 StandardErrors = Literal["full", "paper"]
 """How standard errors come from synthetic files: from unsmoothed weights, or from smoothed ones as in the paper."""

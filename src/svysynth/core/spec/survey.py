@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from svysynth.core.spec.calibration import TOTALS_AGREE, CalibrationSpec
+from svysynth.core.spec.columns import AS_IT_IS, ColumnSpec, check_column, check_role
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
+from svysynth.core.spec.stages import StageSpec, by_stage, check_stages
 from svysynth.core.transforms import Transform
 
 TIDY_COLUMNS = (
@@ -30,6 +32,7 @@ class SurveySpec(Section):
     strata: Name | None = None
     cluster: Name | None = None
     fpc: Name | None = None
+    later: Annotated[tuple[StageSpec, ...], Field(strict=False)] = ()
     public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
     population_total: Positive | None = None
     replicates: ReplicatesSpec | None = None
@@ -42,23 +45,31 @@ class SurveySpec(Section):
     labels: dict[Name, dict[Name, Name]] = Field(default_factory=dict)
     levels: dict[Name, Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]] = Field(default_factory=dict)
     other: dict[Name, Name] = Field(default_factory=dict)
+    columns: dict[Name, ColumnSpec] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_are_by_stage(cls, settings: Any) -> Any:
+        return by_stage(settings)
 
     @model_validator(mode="after")
     def _roles_do_not_clash(self) -> Self:
+        check_stages(self.cluster, self.fpc, self.later)
         no_repeats(self.public, "public")
         for column in self.public:
             if column in TIDY_COLUMNS:
                 raise clash(f"'public' names '{column}', which is a column of every table: rename it in the data")
-        confidential = [self.outcome, self.weight, *([self.fpc] if self.fpc else [])]
+        confidential = [self.outcome, self.weight, *self.fpcs]
         no_repeats(confidential, "outcome, weight and fpc")
-        for role in ("public", "strata", "cluster", "universe"):
-            columns = getattr(self, role)
-            if set(confidential) & set([columns] if isinstance(columns, str) else columns or ()):
+        groups = {"public": self.public, "strata": self.all_strata, "cluster": self.clusters, "universe": self.universe}
+        for role, columns in groups.items():
+            if set(confidential) & set(columns):
                 raise clash(f"'{role}' names a column that is also the outcome, the weight or the fpc")
+        no_repeats(self.clusters, "cluster")
         weights = set(self.replicates.weights) if self.replicates else set()
-        if weights & {*confidential, *self.public, *self.universe, self.strata, self.cluster}:
+        if weights & {*confidential, *self.public, *self.universe, *self.all_strata, *self.clusters}:
             raise clash("'replicates.weights' names a column that has another role")
-        if self.cluster and self.cluster == self.strata:
+        if set(self.clusters) & set(self.all_strata):
             raise clash("'cluster' and 'strata' name the same column")
         for column, labels in self.labels.items():
             if column not in self.public:
@@ -83,6 +94,21 @@ class SurveySpec(Section):
                 raise clash(f"'other.{column}' is not one of the levels in 'levels.{column}' or 'labels.{column}'")
         return self
 
+    @property
+    def fpcs(self) -> tuple[str, ...]:
+        """The columns of the finite population corrections, by stage."""
+        return tuple(column for column in (self.fpc, *(stage.fpc for stage in self.later)) if column)
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The columns of the clusters, by stage."""
+        return tuple(column for column in (self.cluster, *(stage.cluster for stage in self.later)) if column)
+
+    @property
+    def all_strata(self) -> tuple[str, ...]:
+        """The columns of the strata of all stages."""
+        return tuple(column for column in (self.strata, *(stage.strata for stage in self.later)) if column)
+
     @model_validator(mode="after")
     def _calibration_is_to_totals_of_public_columns(self) -> Self:
         if self.calibration is None:
@@ -94,7 +120,45 @@ class SurveySpec(Section):
             raise clash("'population_total' is not the sum of the totals in 'calibration.margins': leave it out")
         return self
 
-    def declared(self, column: str) -> dict[str, str] | None:
-        """The declared codes of a column and their labels, in order; None if the data decide."""
+    @model_validator(mode="after")
+    def _columns_are_made_from_what_may_be_published(self) -> Self:
+        secret = {self.outcome, self.weight, *self.fpcs}
+        secret |= set(self.replicates.weights) if self.replicates else set()
+        for name, column in self.columns.items():
+            check_role(name, column, self.outcome, self.public, self.strata, secret)
+            check_column(name, column, self._listed(name), self.missing)
+        return self
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """The public columns and the strata."""
+        return (*self.public, self.strata) if self.strata else self.public
+
+    def _listed(self, column: str) -> dict[str, str] | None:
         levels = self.levels.get(column)
         return self.labels.get(column) if levels is None else {level: level for level in levels}
+
+    def declared(self, column: str) -> dict[str, str] | None:
+        """The declared codes of a column and their labels, in order; None if the data decide."""
+        own = self.made(column)
+        codes = self._listed(column) if own.levels is None else {level: level for level in own.levels}
+        last = {} if own.missing_level is None else {own.missing_level: own.missing_level}
+        return None if codes is None else {**codes, **last}
+
+    def made(self, column: str) -> ColumnSpec:
+        """How a column is made from the file."""
+        return self.columns.get(column, AS_IT_IS)
+
+    def source(self, column: str) -> str:
+        """The column of the file that a column is made from."""
+        return self.made(column).source or column
+
+    @property
+    def published_as_they_are(self) -> set[str]:
+        """The columns of the file that a release publishes with all their values, as public columns or strata."""
+        return {self.source(column) for column in self.published if not self.made(column).is_grouped}
+
+    @property
+    def variable_labels(self) -> dict[str, str]:
+        """The labels of columns, for headings."""
+        return {name: column.label for name, column in self.columns.items() if column.label is not None}

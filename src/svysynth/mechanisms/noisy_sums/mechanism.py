@@ -38,7 +38,7 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
-from svysynth.mechanisms.findings import Finding, no_calibration, undeclared
+from svysynth.mechanisms.findings import Finding, undeclared
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
@@ -113,7 +113,7 @@ class NoisySums(Mechanism):
 
     def find_public(self, spec: Spec) -> list[Finding]:
         """The findings for settings that this mechanism does not support, and for a single synthetic file."""
-        return [*no_calibration(spec.survey), *unmet_requirements(spec)]
+        return unmet_requirements(spec)
 
     def undivided(self, spec: Spec) -> str | None:
         """A design or variance that needs all records at once; everything else is computed from parts."""

@@ -54,6 +54,13 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
             "set a lower end above zero, or use survey.transform = 'identity'",
         ),
         (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
+        (
+            spec.estimation.lonely == "average",
+            "estimation.lonely",
+            "requests the average of other strata",
+            NO_FORM,
+            "set estimation.lonely to 'certainty' or 'adjust'",
+        ),
         (survey.fpc is not None, "survey.fpc", "requests a finite population correction", NO_FORM, INSTEAD),
         (
             privacy_of(spec).epsilon < LEAST_EPSILON,
@@ -89,7 +96,7 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
             "survey.levels",
             f"does not list the levels of column '{next(iter(missing), '')}'",
             "the levels that occur in the file would reveal something about single records",
-            "list all levels in survey.levels, from public knowledge",
+            "list all levels in survey.levels, or declare bands or recodes in survey.columns, from public knowledge",
         ),
         (
             survey.where is not None,

@@ -33,7 +33,7 @@ from svysynth.mechanisms.base import (
     Section,
     Try,
 )
-from svysynth.mechanisms.findings import Finding, no_calibration, no_public_weights
+from svysynth.mechanisms.findings import Finding, no_public_weights
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_tables.tables import additive_tables, check_additive
 from svysynth.mechanisms.suitability import Examined, examine_bounds
@@ -57,8 +57,8 @@ class NoisyTables(Mechanism):
         return "Laplace: noise added to the sums from which the tables are made"
 
     def find_public(self, spec: Spec) -> list[Finding]:
-        """The findings for public weights, because this mechanism always protects weights, and for calibration."""
-        return [*no_calibration(spec.survey), *no_public_weights(spec)]
+        """The finding for public weights: this mechanism always protects weights."""
+        return no_public_weights(spec)
 
     def undivided(self, spec: Spec) -> str | None:
         """The mechanism itself needs all records at once: noisy sums are not made from parts."""

@@ -39,7 +39,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.estimation.tables import Layout, finish_table, require_public
-from svysynth.mechanisms.findings import CLUSTERS
+from svysynth.mechanisms.findings import CLUSTERED
 from svysynth.mechanisms.noise import (
     MODEL_ERROR,
     RESOLUTION,
@@ -151,10 +151,13 @@ def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
         raise SurveyError("spec", "privacy.epsilon", "is not positive", "set privacy.epsilon to the ε to spend")
     if survey.design.cluster is not None:
         problem = "noisy tables have no variance estimate for clusters, which would need the totals of each cluster"
-        raise SurveyError("design", "survey.cluster", problem, CLUSTERS.instead)
+        raise SurveyError("design", "survey.cluster", problem, CLUSTERED)
     if estimation.variance != "taylor":
         place = f"estimation.variance = '{estimation.variance}'"
         raise SurveyError("spec", place, "noisy tables have no replicates", "set estimation.variance = 'taylor'")
+    if estimation.lonely == "average":
+        problem = "noisy tables cannot average other strata"
+        raise SurveyError("spec", "estimation.lonely", problem, "set it to 'certainty' or 'adjust'")
     survey.index.refuse_lonely(estimation.lonely)
 
 

@@ -156,8 +156,8 @@ def _check_request(
         if "proportion" in table.statistics:
             place = f"table '{table.title}'"
             raise SurveyError("spec", place, "the Laplace comparison has no proportions", "request counts instead")
-    if estimation.lonely == "adjust" and survey.index.lonely.any():
-        problem = "half-samples cannot adjust a stratum with one unit"
+    if estimation.lonely in ("adjust", "average") and survey.index.lonely.any():
+        problem = f"half-samples cannot {estimation.lonely} for a stratum with one unit"
         raise SurveyError("design", "estimation.lonely", problem, "set estimation.lonely = 'certainty'")
 
 

@@ -35,7 +35,7 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
-from svysynth.mechanisms.findings import Finding, no_public_weights, unfit_calibration
+from svysynth.mechanisms.findings import Finding, no_clusters, no_public_weights, unfit_calibration
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
@@ -47,7 +47,6 @@ from svysynth.models.records import make_records
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
 from svysynth.privacy.guarantee import Guarantee, asymptotic
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
-from svysynth.survey.design import Design
 from svysynth.survey.large_files import undivided_design
 from svysynth.survey.survey import Survey
 
@@ -76,6 +75,7 @@ class PseudoPosterior(Mechanism):
         privacy = _privacy(spec)
         model = make_model(privacy.mechanism, spec.model)
         found = [] if model.traits.public_weights else no_public_weights(spec)
+        found += [] if model.traits.clusters else no_clusters(spec.survey.cluster, f"the model '{privacy.mechanism}'")
         return [*found, *unfit_calibration(spec.survey), *([ONE_FILE] if privacy.datasets == 1 else [])]
 
     def undivided(self, spec: Spec) -> str | None:
@@ -87,8 +87,8 @@ class PseudoPosterior(Mechanism):
         return spec.survey
 
     def check(self, survey: Survey, spec: Spec) -> None:
-        """Refuse tables that synthetic surveys, which have strata but no clusters, cannot give, and a missing total."""
-        bare = replace(survey, design=Design(survey.design.weight, survey.design.strata))
+        """Refuse tables that synthetic surveys, which have strata and clusters, cannot give, and a missing total."""
+        bare = replace(survey, design=replace(survey.design, fpc=None))
         rules = self.synthetic((bare,), _privacy(spec).mechanism, spec.model)
         # there are no drawn weights yet
         estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})

@@ -5,12 +5,10 @@ The report is made from a `Release` and nothing else, so that it can show nothin
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,11 +17,11 @@ from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, wide_tables
-from svysynth.mechanisms.base import Mechanism, mechanism_of
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release
-from svysynth.publishing.report.page import r_name, render, render_code
+from svysynth.publishing.report.page import render
 from svysynth.publishing.report.plots import COLOURS, Image, curves, plots_of_table, statistic_name
+from svysynth.publishing.report.snippets import full_errors, released_by, rules_of, snippets
 from svysynth.survey.formats.csv import guarded
 
 MOST_ROWS_SHOWN = 2_000
@@ -59,7 +57,7 @@ def public_page(release: Release) -> str:
         f"* coefficient of variation above {caution:.0%}: use with caution. ** above {unreliable:.0%}: unreliable. "
         "– no estimate. Rows in bold are margins and the total."
     )
-    synthetic = _rules(release)
+    synthetic = rules_of(release)
     return render(
         "public.html",
         warning=NOT_FOR_RELEASE if release.seeded else None,
@@ -84,8 +82,9 @@ def public_page(release: Release) -> str:
         classes=CLASSES,
         log=spec.survey.transform == "log",
         strata=spec.survey.strata if synthetic.strata_in_variance else None,
+        cluster=spec.survey.cluster,
         population=synthetic.rules == "population",
-        full=_full_errors(release),
+        full=full_errors(release),
         imputed=synthetic.rules == "imputed",
         margins=spec.survey.calibration is not None,
         weight_public=spec.survey.weight_public,
@@ -102,16 +101,6 @@ def public_page(release: Release) -> str:
         counted=_counted,
         listed=_listed,
     )
-
-
-def _mechanism(release: Release) -> Mechanism:
-    assert release.spec.privacy is not None
-    return mechanism_of(release.spec.privacy)
-
-
-def _rules(release: Release) -> Synthetic:
-    """The rules by which tables are made from the synthetic files of the release, without the files."""
-    return _mechanism(release).synthetic((), release.guarantee.mechanism, release.spec.model)
 
 
 def _level(confidence: float) -> str:
@@ -185,7 +174,7 @@ def _columns(release: Release) -> list[tuple[str, str]]:
         SMOOTHED: "The weight for estimates: synthetic and smoothed, that is, the model’s expected weight for the row",
         UNSMOOTHED: f"The weight as the model drew it, for {_use_of_unsmoothed(release)}; not for estimates",
     }
-    if _rules(release).rules == "imputed":
+    if rules_of(release).rules == "imputed":
         meanings |= {
             "id": "The row’s number, the same in every file; it means nothing else",
             survey.outcome: "The outcome, synthetic, within the public bounds",
@@ -198,17 +187,14 @@ def _columns(release: Release) -> list[tuple[str, str]]:
     if survey.strata:
         known = meanings.get(survey.strata, "Public, as in the survey")
         meanings[survey.strata] = f"{known}. The strata of the sample"
+    if survey.cluster:
+        known = meanings.get(survey.cluster, "Which rows share a cluster, as in the survey; its numbers are new")
+        meanings[survey.cluster] = f"{known}. The clusters of the sample"
     return [(name, meanings.get(name, "")) for name in release.previews[0].columns]
 
 
-def _full_errors(release: Release) -> bool:
-    """Whether files have smoothed weights, while standard errors use the weights as drawn."""
-    smoothed = not release.spec.survey.weight_public and _rules(release).rules != "imputed"
-    return release.spec.estimation.standard_errors == "full" and smoothed
-
-
 def _use_of_unsmoothed(release: Release) -> str:
-    return "standard errors" if _full_errors(release) else "studies of the weights"
+    return "standard errors" if full_errors(release) else "studies of the weights"
 
 
 def _promise(release: Release) -> list[tuple[str, str]]:
@@ -217,7 +203,7 @@ def _promise(release: Release) -> list[tuple[str, str]]:
     shown = ", ".join(guarantee.public) + ", and the number of records in each of their cells"
     found = [
         ("Guarantee", KINDS[guarantee.kind]),
-        ("Mechanism", _mechanism(release).title(guarantee.mechanism)),
+        ("Mechanism", released_by(release).title(guarantee.mechanism)),
         ("Covers", guarantee.covers),
         ("ε, taking part or not" if whole else "ε, answers blanked out", f"{guarantee.epsilon_blanked:g}"),
         ("ε, record changed" if whole else "ε, answers changed", f"{guarantee.epsilon_changed:g}"),
@@ -237,7 +223,7 @@ def _promise(release: Release) -> list[tuple[str, str]]:
 
 def _notes(release: Release) -> list[str]:
     estimation = release.spec.estimation
-    imputed = _rules(release).rules == "imputed"
+    imputed = rules_of(release).rules == "imputed"
     if not release.microdata or release.spec.survey.weight_public or imputed:
         weights = ""
     elif estimation.standard_errors == "full":
@@ -278,7 +264,7 @@ def _calibration(release: Release) -> list[str]:
 def _digits_of_files(release: Release) -> str:
     if not release.microdata:
         return ""
-    after = "" if _rules(release).rules == "imputed" else "; the tables were made from the rounded files"
+    after = "" if rules_of(release).rules == "imputed" else "; the tables were made from the rounded files"
     return f" and to {MICRODATA_DIGITS} in the synthetic files{after}"
 
 
@@ -333,80 +319,3 @@ def _distribution(release: Release, synthetic: Synthetic) -> Image | None:
     names = [f"file {number}" for number in range(1, len(frames) + 1)]
     alt = f"Distribution of {survey.outcome} in the synthetic files, weighted to the population."
     return curves(edges, shares, names, survey.outcome, alt, log=log)
-
-
-# --- code for those who use the files ---
-
-
-def snippets(release: Release) -> Mapping[str, str]:
-    """Code that makes the first table from the synthetic files, in R, Stata and Python."""
-    spec, table = release.spec, release.requested_tables[0]
-    synthetic = _rules(release)
-    columns = release.previews[0].columns
-    declared = spec.survey.strata
-    strata = declared if synthetic.strata_in_variance else None
-    text = [name for name, dtype in release.previews[0].schema.items() if dtype == pl.String]
-    settings = {
-        "confidence": spec.estimation.confidence,
-        "lonely": spec.estimation.lonely,
-        "variance": spec.estimation.variance,
-        "standard_errors": spec.estimation.standard_errors,
-    }
-    defaults = {name: field.default for name, field in type(spec.estimation).model_fields.items()}
-    content: dict[str, Any] = {
-        "datasets": len(release.microdata),
-        "outcome": guarded(spec.survey.outcome),
-        "declared_strata": declared and guarded(declared),
-        "strata": strata and guarded(strata),
-        "public": [guarded(name) for name in spec.survey.public],
-        "text": [guarded(name) for name in text],
-        "by": [guarded(name) for name in table.by],
-        "cells": " + ".join(r_name(guarded(name)) for name in table.by),
-        "statistics": [statistic for statistic in table.statistics if statistic != "proportion" or table.by],
-        "population": synthetic.rules == "population",
-        "full": _full_errors(release),
-        "imputed": synthetic.rules == "imputed",
-        # whether weights add up to one known total
-        "calibrated": _full_errors(release) or (synthetic.rules == "imputed" and not spec.survey.weight_public),
-        "weight_public": spec.survey.weight_public,
-        "lonely": spec.estimation.lonely,
-        "confidence": spec.estimation.confidence,
-        "transform": spec.survey.transform,
-        "estimation": ", ".join(f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]),
-    }
-    return {
-        "r": render_code("r", **content),
-        "python": render_code("python", **content),
-        "stata": render_code("stata", **content, **_stata(columns, text, content, spec.survey.public)),
-    }
-
-
-STATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
-STATA_WORDS = {
-    *("_all", "_b", "byte", "_coef", "_cons", "double", "float", "if", "in", "int", "long", "_n", "_N", "_pi", "_pred"),
-    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "one", "share", "known"),
-}
-"""Names that Stata, or the code itself, uses for other purposes."""
-
-
-def _stata(
-    columns: Sequence[str], text: Sequence[str], content: Mapping[str, Any], public: Sequence[str]
-) -> dict[str, Any]:
-    """The columns' names in Stata: their own, or v1, v2 … where one of them cannot be a name there."""
-    plain = all(STATA_NAME.fullmatch(name) and name not in STATA_WORDS for name in columns)
-    names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
-    lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
-    options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
-    options += ["poststrata(one) postweight(known)"] if content["calibrated"] else []
-    return {
-        "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",
-        "variables": list(names.items()),
-        "text_places": [place for place, name in enumerate(columns, start=1) if name in text],
-        "stata_by": [names[name] for name in content["by"]],
-        "stata_public": [names[guarded(name)] for name in public],
-        "stata_strata": content["strata"] and names[content["strata"]],
-        "stata_weight": names[SMOOTHED],
-        "stata_outcome": names[content["outcome"]],
-        "stata_drawn": names.get(UNSMOOTHED),
-        "stata_options": f", {' '.join(options)}" if options else "",
-    }

@@ -1,0 +1,114 @@
+"""Snippets: code that makes the first table of a release from its synthetic files, in R, Stata and Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
+from svysynth.mechanisms.base import Mechanism, mechanism_of
+from svysynth.privacy.release import Release
+from svysynth.publishing.report.page import r_name, render_code
+from svysynth.survey.formats.csv import guarded
+
+
+def snippets(release: Release) -> Mapping[str, str]:
+    """Code that makes the first table from the synthetic files, in R, Stata and Python."""
+    spec, table = release.spec, release.requested_tables[0]
+    synthetic, calibration = rules_of(release), spec.survey.calibration
+    columns = release.previews[0].columns
+    declared = spec.survey.strata
+    strata = declared if synthetic.strata_in_variance else None
+    text = [name for name, dtype in release.previews[0].schema.items() if dtype == pl.String]
+    settings = {
+        "confidence": spec.estimation.confidence,
+        "lonely": spec.estimation.lonely,
+        "variance": spec.estimation.variance,
+        "standard_errors": spec.estimation.standard_errors,
+    }
+    defaults = {name: field.default for name, field in type(spec.estimation).model_fields.items()}
+    content: dict[str, Any] = {
+        "datasets": len(release.microdata),
+        "outcome": guarded(spec.survey.outcome),
+        "declared_strata": declared and guarded(declared),
+        "strata": strata and guarded(strata),
+        "cluster": spec.survey.cluster and guarded(spec.survey.cluster),
+        "public": [guarded(name) for name in spec.survey.public],
+        "text": [guarded(name) for name in text],
+        "by": [guarded(name) for name in table.by],
+        "cells": " + ".join(r_name(guarded(name)) for name in table.by),
+        "statistics": [statistic for statistic in table.statistics if statistic != "proportion" or table.by],
+        "population": synthetic.rules == "population",
+        "full": full_errors(release),
+        "imputed": synthetic.rules == "imputed",
+        # the columns whose totals are known, and whether weights add up to one known total at least
+        "margins": [[guarded(name) for name in margin.by] for margin in calibration.margins] if calibration else [],
+        "calibration": calibration and calibration.model_dump(),
+        "calibrated": calibration is not None
+        or full_errors(release)
+        or (synthetic.rules == "imputed" and not spec.survey.weight_public),
+        "weight_public": spec.survey.weight_public,
+        "lonely": spec.estimation.lonely,
+        "confidence": spec.estimation.confidence,
+        "transform": spec.survey.transform,
+        "estimation": ", ".join(f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]),
+    }
+    return {
+        "r": render_code("r", **content),
+        "python": render_code("python", **content),
+        "stata": render_code("stata", **content, **_stata(columns, text, content, spec.survey.public)),
+    }
+
+
+STATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+STATA_WORDS = {
+    *("_all", "_b", "byte", "_coef", "_cons", "double", "float", "if", "in", "int", "long", "_n", "_N", "_pi", "_pred"),
+    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "psu", "one", "share", "known", "post"),
+}
+"""Names that Stata, or the code itself, uses for other purposes."""
+
+
+def _stata(
+    columns: Sequence[str], text: Sequence[str], content: Mapping[str, Any], public: Sequence[str]
+) -> dict[str, Any]:
+    """The columns' names in Stata: their own, or v1, v2 … where one of them cannot be a name there."""
+    plain = all(STATA_NAME.fullmatch(name) and name not in STATA_WORDS for name in columns)
+    names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
+    lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
+    options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
+    if content["calibrated"]:
+        options += [f"poststrata({'post' if len(content['margins']) == 1 else 'one'}) postweight(known)"]
+    return {
+        "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",
+        "variables": list(names.items()),
+        "text_places": [place for place, name in enumerate(columns, start=1) if name in text],
+        "stata_by": [names[name] for name in content["by"]],
+        "stata_public": [names[guarded(name)] for name in public],
+        "stata_margins": [[names[name] for name in margin] for margin in content["margins"]],
+        "stata_strata": content["strata"] and names[content["strata"]],
+        "stata_cluster": content["cluster"] and names[content["cluster"]],
+        "stata_weight": names[SMOOTHED],
+        "stata_outcome": names[content["outcome"]],
+        "stata_drawn": names.get(UNSMOOTHED),
+        "stata_options": f", {' '.join(options)}" if options else "",
+    }
+
+
+def rules_of(release: Release) -> Synthetic:
+    """The rules by which tables are made from the synthetic files of the release, without the files."""
+    return released_by(release).synthetic((), release.guarantee.mechanism, release.spec.model)
+
+
+def full_errors(release: Release) -> bool:
+    """Whether files have smoothed weights, while standard errors use the weights as drawn."""
+    smoothed = not release.spec.survey.weight_public and rules_of(release).rules != "imputed"
+    return release.spec.estimation.standard_errors == "full" and smoothed
+
+
+def released_by(release: Release) -> Mechanism:
+    """The mechanism that made the release."""
+    assert release.spec.privacy is not None
+    return mechanism_of(release.spec.privacy)
