@@ -18,6 +18,7 @@ from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
 from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
+from svysynth.survey.domains import PublicDomain, domain_column
 
 FORMAT = 3
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -25,6 +26,16 @@ Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DomainFacts(_Part):
+    """A domain that tables are restricted to, as levels of public columns."""
+
+    condition: str
+    """The condition of the spec, on the codes of the file."""
+    columns: tuple[str, ...]
+    parts: tuple[dict[str, tuple[str, ...]], ...]
+    """Records in any of these parts are inside. A part has the named levels of each column; all levels of others."""
 
 
 class SurveyFacts(_Part):
@@ -44,11 +55,25 @@ class SurveyFacts(_Part):
     universe: tuple[str, ...]
     """Columns that this condition may use besides those that are published."""
     levels: dict[str, tuple[str, ...]]
+    variable_labels: dict[str, str] = Field(default_factory=dict)
+    """The labels of columns that have one."""
     population_total: float | None
     calibration: CalibrationSpec | None
     """The public totals to which released weights are calibrated."""
     records: int
     """The number of records; where whole records are protected, with noise."""
+    domain: str | None = None
+    """The condition that all tables are restricted to."""
+    domains: tuple[DomainFacts, ...] = ()
+    """What each domain means in terms of labels."""
+
+    @property
+    def known_domains(self) -> dict[str, PublicDomain]:
+        """The domains by the name of their column; parts that do not fit the levels are a ValueError."""
+        return {
+            domain_column(one.condition): PublicDomain.of_parts(one.columns, one.parts, self.levels)
+            for one in self.domains
+        }
 
 
 def _released_mechanism(name: str) -> str:
@@ -123,6 +148,6 @@ class Manifest(_Part):
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
         roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "public", "population_total"]
-        roles += ["calibration"]
-        survey = {"data": Path("microdata")} | {role: getattr(self.survey, role) for role in roles}
+        own = {role: getattr(self.survey, role) for role in (*roles, "calibration", "domain")}
+        survey = {"data": Path("microdata")} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

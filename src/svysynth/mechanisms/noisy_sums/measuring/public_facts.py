@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
+from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey
 
 
@@ -37,6 +38,10 @@ class PublicFacts:
     """The number of records in each group."""
     weights: PublicWeights | None = None
     """None if weights are confidential."""
+    domain: str | None = None
+    """The condition that all tables are restricted to."""
+    domains: Mapping[str, PublicDomain] = field(default_factory=dict)
+    """The domains that tables may be restricted to, by the name of their column."""
 
     def __len__(self) -> int:
         return int(self.count.sum())
@@ -90,7 +95,8 @@ def facts_of(survey: Survey) -> PublicFacts:
     if survey.design.strata:
         key = groups.frame[survey.design.strata].to_physical().to_numpy()
         stratum = group_ids(key, int(key.max()) + 1)[1].astype(np.int64)
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count)
+    restricted = survey.domain, survey.domains
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted)
     if not survey.weight_public:
         return facts
     return replace(facts, weights=weights_of(survey, cell_of_record(survey, facts), facts))
