@@ -476,8 +476,8 @@ def assert_same(found, tables, by, statistic, digits=2e-9):
     assert both.height == found.height > 0
     for name in ("estimate", "se"):
         known = digits * both["estimate"].to_numpy() if digits > 1e-8 else 1e-15  # counts that are totals have no error
-        off = np.abs(both[f"{name}_found"].to_numpy() - both[name].to_numpy())
-        assert (off <= digits * both[name].to_numpy() + known).all()
+        pair = (both[column].to_numpy() for column in (f"{name}_found", name))
+        assert np.isclose(*pair, rtol=digits, atol=known, equal_nan=True).all()
 
 
 def write_microdata(release, folder):
