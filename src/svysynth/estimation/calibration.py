@@ -179,6 +179,11 @@ class Calibration:
         return self.totals.factors(sums)[own]
 
 
+def uncalibrated(survey: Survey) -> Survey:
+    """The same survey with the weights of the file, which models are fitted to."""
+    return replace(survey, calibration=None, population_total=None) if survey.calibration else survey
+
+
 def totals_of_groups(survey: Survey, spec: CalibrationSpec, frame: pl.DataFrame) -> Totals:
     """The problem of the groups in a frame of public columns."""
     return Totals.of(

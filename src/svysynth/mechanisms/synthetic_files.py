@@ -22,6 +22,7 @@ from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
+from svysynth.estimation.calibration import uncalibrated
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.manifest import Manifest
@@ -137,7 +138,7 @@ def _meets_totals(survey: Survey) -> bool:
             replace(survey, design=replace(survey.design, weight=weight)),
             EstimationSpec(lonely="certainty"),
         )
-        counts, totals = (tabulate_all(each, tables, anything)["estimate"] for each in (one.uncalibrated, one))
+        counts, totals = (tabulate_all(each, tables, anything)["estimate"] for each in (uncalibrated(one), one))
         if not np.allclose(counts, totals, rtol=ROUNDED, atol=0):
             return False
     return True

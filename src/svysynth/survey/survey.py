@@ -157,12 +157,6 @@ class Survey(ABC):
         return card("Survey", warning="Confidential: its values are not shown.", facts=facts)
 
     @final
-    @property
-    def uncalibrated(self) -> Survey:
-        """The same survey with the weights of the file, which models are fitted to."""
-        return replace(self, calibration=None, population_total=None) if self.calibration else self
-
-    @final
     def in_memory(self) -> SurveyInMemory:
         """All of the records, in memory."""
         return self.rows(0, len(self))
