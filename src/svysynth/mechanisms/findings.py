@@ -69,20 +69,11 @@ REPLICATES = Finding(
 )
 
 
-CALIBRATION = Finding(
-    "survey.calibration",
-    "releases cannot calibrate weights",
-    "the released counts would not have the declared totals",
-    "make direct tables with `svysynth tables`; leave survey.calibration out for a release",
-    stops=True,
-)
-
-
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
     stages = survey.later if isinstance(survey, SurveySpec) else survey.design.later
     domains = private_domains(survey) if isinstance(survey, SurveySpec) else unknown_domains(survey)
-    found = (stages, STAGES), (survey.replicates, REPLICATES), (survey.calibration, CALIBRATION)
+    found = (stages, STAGES), (survey.replicates, REPLICATES)
     return [*(finding for declared, finding in found if declared), *domains]
 
 
@@ -142,6 +133,45 @@ def no_public_weights(spec: Spec) -> list[Finding]:
             stops=True,
         )
     ]
+
+
+def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
+    """The finding for a mechanism whose tables are not made from weights of records, and so cannot be calibrated."""
+    if survey.calibration is None:
+        return []
+    return [
+        Finding(
+            "survey.calibration",
+            f"{who} cannot calibrate weights",
+            "its tables are made from noisy sums, and counts would not have the declared totals",
+            "use guarantee = 'asymptotic' with 'fbs' or 'fbp', or leave survey.calibration out, and declare "
+            "survey.population_total",
+            stops=True,
+        )
+    ]
+
+
+def unfit_calibration(survey: SurveySpec) -> list[Finding]:
+    """The findings for a calibration that synthetic weights could fail after the charge, or that cannot apply."""
+    if survey.calibration is None:
+        return []
+    found = (
+        (
+            survey.calibration.method == "linear" and len(survey.calibration.margins) > 1,
+            "survey.calibration.method",
+            "is 'linear', and a release cannot use it with several margins",
+            "weights of a synthetic file could become negative, which would be known only after the charge",
+            "use method = 'rake', whose standard errors are nearly the same",
+        ),
+        (
+            survey.weight_public,
+            "survey.calibration",
+            "a release cannot calibrate weights that are public",
+            "public weights are kept as they are",
+            "leave survey.weight_public out, or leave survey.calibration out",
+        ),
+    )
+    return [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
 
 
 def undeclared(survey: Survey, spec: SurveySpec) -> list[Finding]:

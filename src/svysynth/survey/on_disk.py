@@ -90,7 +90,7 @@ class SurveyOnDisk(Survey):
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        return SurveyInMemory(**_roles_of(self), **_variance_of(self), frame=frame)
+        return SurveyInMemory(**_roles_of(self), replicates=self.replicates, frame=frame)
 
     def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
@@ -119,8 +119,8 @@ def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> Survey
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, place)
     where: dict[str, Any] = {"engine": engine, "scratch": folder, "other": survey.other}
-    roles = _roles_of(survey) | _variance_of(survey)
-    return SurveyOnDisk(**roles, **where, columns=columns, group=group, public_part=groups)
+    where |= {"replicates": survey.replicates}
+    return SurveyOnDisk(**_roles_of(survey), **where, columns=columns, group=group, public_part=groups)
 
 
 def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:
@@ -131,12 +131,7 @@ def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str,
 def _roles_of(survey: Survey) -> dict[str, Any]:
     """What a survey has in common with the survey that it is made from."""
     names = "outcome", "design", "public", "transform", "population_total", "codes", "weight_public"
-    return {name: getattr(survey, name) for name in (*names, "domain", "domains")}
-
-
-def _variance_of(survey: Survey) -> dict[str, Any]:
-    """What tables of a survey have to know besides, which synthetic files do not have."""
-    return {"replicates": survey.replicates, "calibration": survey.calibration}
+    return {name: getattr(survey, name) for name in (*names, "domain", "domains", "calibration")}
 
 
 def survey_of_columns(
