@@ -50,7 +50,8 @@ def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.Data
     spec = manifest.spec()
     numbers = range(1, manifest.privacy.datasets + 1)
     paths = [public / file_name(number, "parquet") for number in numbers]
-    return combine([_tables_of_microdata(path, manifest, spec, rules) for path in paths], spec.estimation)
+    tables = [_tables_of_microdata(path, manifest, spec, rules) for path in paths]
+    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None)
 
 
 def read_synthetic(

@@ -15,6 +15,9 @@ If sizes of cells were measured with noise, the file has as many rows as the noi
 up to the draw's mean weight times the draw's own size of the cell, scaled to the population total. A cell without rows
 gets no part of the total.
 
+If the design has clusters, residuals have a part that the rows of a cluster share, with the covariance between clusters
+of the draw. So the variance within a file is that of a sample with these clusters.
+
 If weights are public, each row keeps its own weight; the weights of a group are in ascending order. The residual of t
 is correlated with the score of the weight as the draw says, and the rest of it is orthogonal to the scores.
 
@@ -44,6 +47,7 @@ from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, PublicWeights
 from svysynth.mechanisms.noisy_sums.residuals import (
+    Clustered,
     FileRows,
     Normal,
     Residual,
@@ -99,6 +103,7 @@ class FileMaker:
     engine: Engine = LOCAL
     scratch: Path | None = None
     """The folder for files that are too long for memory, while they are needed as surveys."""
+    cluster: str | None = None
 
     def __call__(self, draw: int) -> FileOfDraw:
         """The file of a draw, counted from 1."""
@@ -109,7 +114,8 @@ class FileMaker:
         bounds = measurement.bounds.outcome
         target = cell_figures(one, facts.size, measurement.population_total, measurement.transform, bounds)
         normal = Normal(Streams(self.seed), draw, FileRows.of(facts))
-        residual = match_covariance(normal, one, facts.size, measurement.transform, self.engine)
+        own = normal if facts.cluster is None else Clustered.of(normal, one, facts.cluster)
+        residual = match_covariance(own, one, facts.size, measurement.transform, self.engine)
         within = _Values(residual, measurement.transform, bounds)
         sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), len(facts.codes))
         total = np.where(facts.size > 0, (target.weight * target.size)[0], 0.0)
@@ -135,7 +141,12 @@ class FileMaker:
     def survey(self, draw: int) -> Survey:
         """The file of a draw as a survey, in memory or in the scratch folder."""
         groups = self.groups
-        roles = self.outcome, Design(SMOOTHED, self.strata), tuple(self.facts.labels), self.measurement.transform
+        roles = (
+            self.outcome,
+            Design(SMOOTHED, self.strata, self.cluster),
+            tuple(self.facts.labels),
+            self.measurement.transform,
+        )
         total, public = self.measurement.population_total, self.facts.weights is not None
         like = SurveyInMemory(*roles, total, {}, public, self.engine, self.scratch, frame=groups.frame.clear())
         like = replace(like, domain=self.facts.domain, domains=self.facts.domains)
@@ -160,6 +171,8 @@ class FileMaker:
         }
         if self.strata and self.strata not in columns:
             columns[self.strata] = pl.Series(facts.stratum.astype(np.int32))
+        if self.cluster and self.cluster not in columns and facts.cluster is not None:
+            columns[self.cluster] = pl.Series(facts.cluster + 1)
         return Groups(pl.DataFrame(columns), facts.count, facts.cell)
 
 
