@@ -14,7 +14,7 @@ from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
-from svysynth.survey.domains import columns_of_domain, domain_column, public_column
+from svysynth.survey.domains import columns_of_domain, domain_column, public_column, stored_domains
 from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
 
@@ -94,8 +94,7 @@ def private_domains(survey: SurveySpec) -> list[Finding]:
 
 def unknown_domains(survey: Survey) -> list[Finding]:
     """The finding for a domain of a survey that does not follow from its public columns."""
-    private = any(name.startswith(domain_column("")) for name in survey.schema)
-    if not private and (survey.domain is None or domain_column(survey.domain) in survey.domains):
+    if not stored_domains(survey.schema) and (survey.domain is None or domain_column(survey.domain) in survey.domains):
         return []
     what = "the condition names columns that are not public, or too many combinations of levels"
     return [Finding("domain", what, PRIVATE_DOMAIN, PUBLIC_DOMAIN, stops=True)]

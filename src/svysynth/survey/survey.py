@@ -23,7 +23,6 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
-from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
@@ -39,6 +38,7 @@ from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, public_domai
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
+from svysynth.survey.groups import Groups
 from svysynth.survey.roles import (
     check_ranges,
     counted_as_other,
@@ -50,21 +50,6 @@ from svysynth.survey.roles import (
     require_columns,
     require_records,
 )
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """The public part of a survey: each combination of public columns, stratum and cluster, and how often it occurs."""
-
-    frame: pl.DataFrame
-    """One row for each group, in the order of the cells, then of the strata, then of the clusters.
-
-    Clusters have new numbers (`clusters.py`), unless their column is one of the public ones.
-    """
-    count: Integers
-    cell: Integers
-    """The position of each group's cell among the cells that have records."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
