@@ -170,6 +170,9 @@ def drawn_from(spec, labels, records_per_label=3):
     n = records_per_label * len(labels)
     public = {name: generator.permuted(np.repeat(labels, records_per_label)) for name in spec.survey.public[1:]}
     frame = pl.DataFrame({spec.survey.public[0]: np.repeat(labels, records_per_label), **public})
+    if spec.survey.fpc:
+        sizes = records_per_label * np.arange(1.5, 1.5 + len(labels))
+        frame = frame.with_columns(pl.Series(spec.survey.fpc, np.repeat(sizes, records_per_label)))
     surveys = []
     for _ in range(2):
         numbers = {"weight": generator.uniform(1, 9, n), "weight_unsmoothed": generator.uniform(1, 9, n)}
@@ -516,6 +519,13 @@ def public_weights():
     return release_of(replace(synthetic, surveys=tuple(surveys)), spec)
 
 
+@cache
+def finite_populations():
+    """From 1/4.5 to 2/3 of the population are in the sample."""
+    spec = spec_of("fbs", fpc="number in field", fpc_public=True)
+    return release_of(drawn_from(spec, ["1", "2", "3", "4"], 40), spec)
+
+
 RELEASES = {
     "fbs": lambda: example("fbs")[0],
     "fbp": lambda: example("fbp")[0],
@@ -523,6 +533,7 @@ RELEASES = {
     "odd names": odd_release,
     "standard errors as in the paper": paper_errors,
     "public weights": public_weights,
+    "finite populations": finite_populations,
 }
 
 

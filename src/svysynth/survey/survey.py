@@ -169,11 +169,12 @@ class Survey(ABC):
     @final
     @property
     def published(self) -> tuple[str, ...]:
-        """The columns that are released as they are: the public ones, the strata, and weights that are public.
+        """The columns that are released as they are: the public ones, the strata, and a weight and an fpc if public.
 
         Clusters are released too, with new numbers.
         """
-        others = [self.design.strata, self.design.weight if self.weight_public else None]
+        design = self.design
+        others = [design.strata, design.released_fpc, design.weight if self.weight_public else None]
         return tuple(dict.fromkeys([*self.public, *(column for column in others if column)]))
 
     @final
@@ -302,6 +303,7 @@ def read_survey(
     strata: str | Sequence[str] | None = None,
     cluster: str | Sequence[str] | None = None,
     fpc: str | Sequence[str] | None = None,
+    fpc_public: bool = False,
     transform: Transform = "log",
     population_total: float | None = None,
     replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
@@ -330,6 +332,7 @@ def read_survey(
         "strata": strata,
         "cluster": cluster,
         "fpc": fpc,
+        "fpc_public": fpc_public,
         "transform": transform,
         "population_total": population_total,
         "weight_public": weight_public,
@@ -380,7 +383,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     check_ranges(columns, spec)
     survey = SurveyInMemory(
         spec.outcome,
-        Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later),
+        Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later, spec.fpc_public),
         spec.public,
         spec.transform,
         spec.population_total,

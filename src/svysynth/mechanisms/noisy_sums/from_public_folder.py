@@ -68,7 +68,7 @@ class FromPublic:
         if list(plan.draws) != (choose_draws(len(drawn), files) + 1 if files else np.empty(0)).tolist():
             raise ValueError("the files do not come from the draws that follow from the manifest's number of files")
         survey = manifest.survey
-        make = FileMaker(drawn, measurement, facts, plan.seed, survey.outcome, survey.strata)
+        make = FileMaker(drawn, measurement, facts, plan.seed, survey.outcome, survey.strata, fpc=survey.fpc)
         return cls(make, plan, manifest.estimation)
 
     @property

@@ -99,6 +99,8 @@ class FileMaker:
     engine: Engine = LOCAL
     scratch: Path | None = None
     """The folder for files that are too long for memory, while they are needed as surveys."""
+    fpc: str | None = None
+    """The column of the finite population correction."""
 
     def __call__(self, draw: int) -> FileOfDraw:
         """The file of a draw, counted from 1."""
@@ -135,7 +137,8 @@ class FileMaker:
     def survey(self, draw: int) -> Survey:
         """The file of a draw as a survey, in memory or in the scratch folder."""
         groups = self.groups
-        roles = self.outcome, Design(SMOOTHED, self.strata), tuple(self.facts.labels), self.measurement.transform
+        design = Design(SMOOTHED, self.strata, fpc=self.fpc, fpc_public=self.fpc is not None)
+        roles = self.outcome, design, tuple(self.facts.labels), self.measurement.transform
         total, public = self.measurement.population_total, self.facts.weights is not None
         where = self.engine, self.scratch
         like = SurveyInMemory(*roles, total, {}, public, *where, frame=groups.frame.clear())
@@ -160,6 +163,8 @@ class FileMaker:
         }
         if self.strata and self.strata not in columns:
             columns[self.strata] = pl.Series(facts.stratum.astype(np.int32))
+        if self.fpc and facts.fpc is not None:
+            columns[self.fpc] = pl.Series(facts.fpc[facts.stratum]).round_sig_figs(MICRODATA_DIGITS)
         return Groups(pl.DataFrame(columns), facts.count, facts.cell)
 
 

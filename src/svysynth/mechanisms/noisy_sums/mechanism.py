@@ -177,7 +177,8 @@ class NoisySums(Mechanism):
             progress("making synthetic files")
         files = FilePlan.of(privacy.draws, privacy.datasets, streams)
         columns, where = (survey.outcome, survey.design.strata), (survey.engine, survey.scratch)
-        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where)
+        fpc = survey.design.released_fpc
+        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where, fpc=fpc)
         synthetic = self.synthetic(tuple(make.survey(draw) for draw in files.draws), privacy.mechanism, spec.model)
         attachments = {
             MEASUREMENT: measurement_json(measurement, facts, files),

@@ -36,6 +36,7 @@ def snippets(release: Release) -> Mapping[str, str]:
         "declared_strata": declared and guarded(declared),
         "strata": strata and guarded(strata),
         "cluster": spec.survey.cluster and guarded(spec.survey.cluster),
+        "fpc": spec.survey.released_fpc and guarded(spec.survey.released_fpc),
         "public": [guarded(name) for name in spec.survey.public],
         "text": [guarded(name) for name in text],
         "by": [guarded(name) for name in table.by],
@@ -75,6 +76,7 @@ def _stata(
     names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
     lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
     options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
+    options += [f"fpc({names[content['fpc']]})"] if content["fpc"] else []
     options += ["poststrata(one) postweight(known)"] if content["calibrated"] else []
     return {
         "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",

@@ -17,6 +17,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
+from svysynth.survey.design import unsampled_fraction
 from svysynth.survey.survey import Survey
 
 
@@ -37,6 +38,8 @@ class PublicFacts:
     """The number of records in each group."""
     weights: PublicWeights | None = None
     """None if weights are confidential."""
+    fpc: Floats | None = None
+    """The finite population correction of each stratum, as its column has it; None without one."""
 
     def __len__(self) -> int:
         return int(self.count.sum())
@@ -54,6 +57,16 @@ class PublicFacts:
     def strata(self) -> int:
         """The number of strata."""
         return int(self.stratum.max()) + 1
+
+    @property
+    def of_stratum(self) -> Integers:
+        """The number of records in each stratum."""
+        return np.bincount(self.stratum, self.count, self.strata).astype(np.int64)
+
+    @property
+    def unsampled(self) -> Floats:
+        """1 − f of each stratum: 1 without a finite population correction."""
+        return np.ones(self.strata) if self.fpc is None else unsampled_fraction(self.fpc, self.of_stratum)
 
     def by_group(self) -> PublicFacts:
         """The facts with each group as a cell of its own."""
@@ -90,7 +103,11 @@ def facts_of(survey: Survey) -> PublicFacts:
     if survey.design.strata:
         key = groups.frame[survey.design.strata].to_physical().to_numpy()
         stratum = group_ids(key, int(key.max()) + 1)[1].astype(np.int64)
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count)
+    fpc = None
+    if survey.design.released_fpc is not None:
+        fpc = np.empty(int(stratum.max()) + 1)
+        fpc[stratum] = groups.frame[survey.design.released_fpc].to_numpy()
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, fpc=fpc)
     if not survey.weight_public:
         return facts
     return replace(facts, weights=weights_of(survey, cell_of_record(survey, facts), facts))
