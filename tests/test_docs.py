@@ -9,6 +9,7 @@ import pytest
 
 import svysynth
 from generate import CONSOLE, command_line_page, files_page, run, trimmed
+from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.sections import section_of
 from svysynth.core.spec.whole import parse_spec
 
@@ -67,6 +68,8 @@ def test_every_setting_is_documented():
             assert f"| `{key}` |" in text, key
     for key in svysynth.TableSpec.model_fields:
         assert f"| `{key}` |" in text, key
+    for key, field in ColumnSpec.model_fields.items():
+        assert f"| `{field.alias or key}` |" in text, key
 
 
 def test_the_list_of_files_is_up_to_date():

@@ -11,10 +11,11 @@ from rich.text import Text
 
 from svysynth.cli.console import INTERNAL_STYLE, SpecPath, say, show, warn, with_survey
 from svysynth.core.errors import SurveyError
+from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.privacy import PrivacySpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec, load_spec
-from svysynth.estimation.tables import refuse_lonely, tabulate_all
+from svysynth.estimation.tables import refuse_lonely, refuse_unmet_totals, tabulate_all
 from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.ledger import show as show_ledger
@@ -43,6 +44,7 @@ def show_design(spec: Spec) -> None:
 
 def _show_design(survey: Survey, spec: Spec) -> None:
     refuse_lonely(survey, spec.estimation)
+    refuse_unmet_totals(survey)
     say(INTERNAL, INTERNAL_STYLE)
     show(render_overview(overview(survey), spec))
     for finding in _findings(survey, spec):
@@ -84,6 +86,7 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
         "smallest cell": f"{overview.smallest_cell:,} record{'s' if overview.smallest_cell > 1 else ''}",
         "sum of weights": f"{overview.sum_of_weights:,.1f}",
         "population total": _population(overview),
+        **({"calibration": _calibration(survey.calibration)} if survey.calibration else {}),
         f"correlation of {transformed} and log weight": correlation,
         **({"domain": _domain(overview, spec.survey.domain)} if spec.survey.domain else {}),
         "tables": ", ".join(table.title for table in spec.requested_tables),
@@ -98,6 +101,11 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
 def _replicates(survey: SurveySpec) -> str:
     assert survey.replicates is not None
     return f"{len(survey.replicates.weights):,} ({survey.replicates.method})"
+
+
+def _calibration(calibration: CalibrationSpec) -> str:
+    margins = " and ".join(f"{len(margin.totals):,} of {' × '.join(margin.by)}" for margin in calibration.margins)
+    return f"{calibration.method}, to totals: {margins}, for a population of {calibration.total:,.10g}"
 
 
 def _domain(overview: Overview, condition: str) -> str:

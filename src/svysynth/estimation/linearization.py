@@ -22,8 +22,9 @@ import numpy as np
 from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import Lonely, Statistic
+from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.moments import Moments
-from svysynth.estimation.statistics import DomainSums, linearize
+from svysynth.estimation.statistics import DomainSums, Linearized, linearize
 from svysynth.survey.design import EXHAUSTED, DesignIndex
 
 
@@ -35,11 +36,16 @@ def taylor_variance(
     sums: DomainSums,
     lonely: Lonely,
     scaled: bool = False,
+    calibration: Calibration | None = None,
 ) -> Floats:
     """The linearised variance of a statistic for each domain; zero for a domain without records.
 
-    `scaled` says that the weights were scaled to a known total.
+    `scaled` says that the weights were scaled to a known total. If they were calibrated, `moments` has the calibrated
+    weights.
     """
+    if calibration is not None:
+        z = linearize(statistic, moments, domain, sums)
+        return _calibrated_variance(moments, index, domain, len(sums.count), lonely, z, sums.in_base, calibration)
     z = linearize(statistic, moments, domain, sums, scaled)
     in_base = sums.in_base if statistic == "proportion" else None
     found = np.zeros(len(sums.count))
@@ -98,6 +104,31 @@ def _strata_of(moments: Moments, index: DesignIndex, in_base: Booleans | None) -
         return np.arange(index.strata)
     block = np.unique(moments.block[in_base])
     return block if index.psu is None else np.unique(index.psu_stratum[block])
+
+
+def _calibrated_variance(
+    moments: Moments,
+    index: DesignIndex,
+    domain: Integers,
+    domains: int,
+    lonely: Lonely,
+    z: Linearized,
+    in_base: Booleans | None,
+    calibration: Calibration,
+) -> Floats:
+    """V of what the regression on the totals leaves of z; it is not zero outside a domain, so all groups count."""
+    found, whole = np.zeros(domains), np.zeros(len(domain), np.int64)
+    for one in range(domains):
+        own = domain == one
+        a, b = np.where(own, z.a, 0.0), np.where(own, z.b, 0.0)
+        if z.ratio is not None:
+            a = a - (z.ratio[one] if in_base is None else np.where(in_base, z.ratio[one], 0.0))
+        a = a - calibration.fitted(moments, a, b)
+        for stage in (index, *index.later):
+            here = replace(moments, block=stage.blocks_here(moments.block))
+            scale = _Scale.of(stage, lonely, _strata_of(here, stage, None))
+            found[one] += _variance(here, stage, whole, 1, scale, a, b)[0]
+    return found / z.divisor**2
 
 
 def _ratio_variance(

@@ -16,6 +16,7 @@ from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Statistic
 from svysynth.core.spec.replicates import ReplicatesSpec
+from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.moments import Moments
 from svysynth.estimation.replicates import replicate_estimates
 from svysynth.estimation.statistics import DomainSums, estimate
@@ -42,9 +43,15 @@ class SuppliedReplicates:
 
     @classmethod
     def of(
-        cls, survey: Survey, spec: ReplicatesSpec, crossed: Sequence[str], moments: Moments, estimation: EstimationSpec
+        cls,
+        survey: Survey,
+        spec: ReplicatesSpec,
+        crossed: Sequence[str],
+        moments: Moments,
+        estimation: EstimationSpec,
+        calibration: Calibration | None,
     ) -> SuppliedReplicates:
-        """Compute the sums, with one pass over the records for each replicate."""
+        """Compute the sums, with one pass over the records for each replicate; each replicate is calibrated."""
         if estimation.variance != "taylor":
             remedy = "leave estimation.variance out: survey.replicates says how variances are computed"
             raise SurveyError("spec", "estimation.variance", "contradicts survey.replicates", remedy)
@@ -52,9 +59,12 @@ class SuppliedReplicates:
         record = np.searchsorted(present, np.asarray(survey.cell_index(crossed)))
         outcome = np.asarray(survey.outcome_values)
         weights = [np.asarray(survey.values(name)) for name in spec.weights]
-        sums = [group_sums(record, len(present), weight) for weight in weights]
-        totals = [group_sums(record, len(present), weight * outcome) for weight in weights]
-        return cls(survey, spec, group, record, np.stack(sums, axis=1), np.stack(totals, axis=1))
+        sums = np.stack([group_sums(record, len(present), weight) for weight in weights], axis=1)
+        totals = np.stack([group_sums(record, len(present), weight * outcome) for weight in weights], axis=1)
+        if calibration is not None:
+            factor = calibration.factors_of_replicates(group, sums)
+            sums, totals = sums * factor, totals * factor
+        return cls(survey, spec, group, record, sums, totals)
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
         """The variance of a statistic for each domain; NaN where a replicate has no records to average."""
@@ -68,7 +78,10 @@ class SuppliedReplicates:
         return np.where(np.isfinite(found), found, np.nan)
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
-        """The rank of the replicate weights minus one, as R's `degf`; in a domain, the rank for the records inside."""
+        """The rank of the replicate weights minus one, as R's `degf`; in a domain, the rank for the records inside.
+
+        The weights are those of the file: calibration may raise their rank, but adds no clusters.
+        """
         inside = slice(None) if in_base is None else np.isin(self.record, np.unique(self.group[in_base]))
         weights = np.stack([np.asarray(self.survey.values(name))[inside] for name in self.spec.weights])
         size = np.linalg.norm(weights, axis=1)

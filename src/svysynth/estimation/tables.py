@@ -19,6 +19,7 @@ from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Lonely, Statistic, TableSpec
 from svysynth.core.streams import Streams
+from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments, compute_moments
@@ -82,23 +83,28 @@ def tabulate_all(
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     require_public(survey, columns)
     own = [domain_columns(table, survey) for table in tables]
-    crossed = (*columns, *dict.fromkeys(column for found in own for column in found))
+    calibrated = survey.calibration.columns if survey.calibration else ()
+    crossed = tuple(dict.fromkeys((*columns, *(column for found in own for column in found), *calibrated)))
     refuse_lonely(survey, estimation)
     if replicates is None and survey.replicates is None and estimation.variance != "taylor":
         replicates = make_replicates(survey.index, estimation, Streams.from_system())
     sizes = [len(survey.levels(column)) for column in crossed]
-    moments = _one_pass(survey, crossed, crossing(sizes), by_psu=replicates is not None)
+    given = moments = _one_pass(survey, crossed, crossing(sizes), by_psu=replicates is not None)
     levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
+    calibration = None
+    if survey.calibration is not None:
+        calibration = Calibration.of(survey, survey.calibration, crossed, levels, given)
+        moments = calibration.calibrated(given)
     variance: _Variance
     if replicates is None and survey.replicates is not None:
-        variance = SuppliedReplicates.of(survey, survey.replicates, crossed, moments, estimation)
+        variance = SuppliedReplicates.of(survey, survey.replicates, crossed, given, estimation, calibration)
     elif replicates is None:
-        variance = _Linearized(moments, survey.index, estimation.lonely, scaled)
+        variance = _Linearized(moments, survey.index, estimation.lonely, scaled, calibration)
     else:
-        variance = _Replicated.of(moments, replicates, scaled)
+        variance = _Replicated.of(given, replicates, scaled, calibration)
     frames, known_df = [], dict[tuple[str, ...], int]()
     for table, inside in zip(tables, own, strict=True):
-        layout = Layout.of(table, columns, survey)
+        layout = Layout.of(table, columns, survey, calibration is not None)
         positions = [crossed.index(column) for column in inside]
         in_base = (levels[:, positions] == INSIDE).all(axis=1) if inside else None
         if in_base is not None and not in_base.any():
@@ -119,6 +125,12 @@ def refuse_lonely(survey: Survey, estimation: EstimationSpec) -> None:
     """Stop if a stratum has one unit and the spec does not say what to do; replicate weights of the file know."""
     if survey.replicates is None:
         survey.index.refuse_lonely(estimation.lonely)
+
+
+def refuse_unmet_totals(survey: Survey) -> None:
+    """Stop if the weights cannot be calibrated to the totals of the spec."""
+    if survey.calibration is not None:
+        tabulate_all(survey, [TableSpec(by=(), statistics=("count",))], EstimationSpec(lonely="certainty"))
 
 
 def domain_columns(table: TableSpec, survey: Survey) -> list[str]:
@@ -149,10 +161,12 @@ class _Linearized:
     index: DesignIndex
     lonely: Lonely
     scaled: bool
+    calibration: Calibration | None
 
     def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
         """The variance of a statistic for each domain."""
-        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, self.scaled)
+        weights = self.scaled, self.calibration
+        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, *weights)
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
         """The degrees of freedom of the design, or of the part of it that is in the base."""
@@ -177,11 +191,14 @@ class _Replicated:
     outcome: Floats
 
     @classmethod
-    def of(cls, moments: Moments, replicates: Replicates, scaled: bool) -> _Replicated:
+    def of(cls, moments: Moments, replicates: Replicates, scaled: bool, calibration: Calibration | None) -> _Replicated:
         present, cell = np.unique(moments.cell, return_inverse=True)
         weight = replicates.sums(moments.block, cell, moments.weight, len(present))
         outcome = replicates.sums(moments.block, cell, moments.weighted_outcome, len(present))
-        if scaled:  # the weights of every replicate are scaled too
+        if calibration is not None:  # the weights of every replicate are calibrated too
+            factor = calibration.factors_of_replicates(cell, weight)
+            weight, outcome = weight * factor, outcome * factor
+        elif scaled:  # or scaled
             factor = moments.weight.sum() / weight.sum(axis=0)
             weight, outcome = weight * factor, outcome * factor
         return cls(replicates, moments.block, cell, weight, outcome)
@@ -223,13 +240,16 @@ class Layout:
     labels: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, table: TableSpec, columns: Sequence[str], survey: HasLevels) -> Layout:
-        """The layout of a table; `columns` are those of all tables that are made together."""
+    def of(cls, table: TableSpec, columns: Sequence[str], survey: HasLevels, costly: bool = False) -> Layout:
+        """The layout of a table; `columns` are those of all tables that are made together.
+
+        `costly` says that all statistics depend on every record, as proportions do.
+        """
         layout = cls(
             tuple(columns.index(column) for column in table.by),
             tuple((ALL, *survey.levels(column)) for column in table.by),
         )
-        most = MOST_ROWS_OF_PROPORTIONS if "proportion" in table.statistics else MOST_ROWS
+        most = MOST_ROWS_OF_PROPORTIONS if costly or "proportion" in table.statistics else MOST_ROWS
         if layout.rows > most:
             problem = f"would have {layout.rows:,} rows, and {most:,} is the most for its statistics"
             raise SurveyError("spec", f"table '{table.title}'", problem, "use fewer columns in 'by'")

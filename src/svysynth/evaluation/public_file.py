@@ -84,7 +84,7 @@ def read_public_file(spec: Spec, file: Path) -> Survey:
     free |= {"fpc_public": False, "labels": {}, "levels": {}, "other": {}}
     try:
         is_synthetic = spec.survey.weight == "weight" and UNSMOOTHED in open_data(file).columns
-        weight = {"weight": UNSMOOTHED} if is_synthetic else {}
+        weight: dict[str, Any] = {"weight": UNSMOOTHED, "columns": {}} if is_synthetic else {}
         return survey_from_file(spec.survey.model_copy(update=free | weight))
     except SurveyError as error:
         raise SurveyError(error.kind, f"--standin, {error.place}", error.problem, error.remedy) from None

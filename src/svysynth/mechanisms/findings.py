@@ -91,6 +91,15 @@ REPLICATES = Finding(
 )
 
 
+CALIBRATION = Finding(
+    "survey.calibration",
+    "releases cannot calibrate weights",
+    "the released counts would not have the declared totals",
+    "make direct tables with `svysynth tables`; leave survey.calibration out for a release",
+    stops=True,
+)
+
+
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
     design = survey if isinstance(survey, SurveySpec) else survey.design
@@ -100,6 +109,7 @@ def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
         (design.fpc != design.released_fpc, FPC),
         (domains, DOMAIN),
         (survey.replicates, REPLICATES),
+        (survey.calibration, CALIBRATION),
     )
     return [finding for declared, finding in found if declared]
 

@@ -56,7 +56,7 @@ def without_codes(series: pl.Series, codes: Sequence[str], file: DataFile) -> pl
         found = series.cast(pl.Float64).is_in(figures.implode())
     else:
         text = series.cast(pl.String)
-        number = _number_text(text, file).cast(pl.Float64, strict=False)
+        number = number_text(text, file).cast(pl.Float64, strict=False)
         found = text.str.strip_chars().is_in(codes) | number.is_in(figures.implode()).fill_null(value=False)
     return pl.select(pl.when(found).then(None).otherwise(series).alias(series.name).cast(dtype)).to_series()
 
@@ -65,7 +65,7 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
     """A column of numbers as floats; text that is not a number, missing and infinite values are refused."""
     column = f"column '{series.name}'"
     if series.dtype == pl.String:
-        text = _number_text(series, file)
+        text = number_text(series, file)
         number = text.cast(pl.Float64, strict=False)
         bad = number.null_count() - text.null_count()
         if bad:
@@ -85,7 +85,7 @@ def numbers(series: pl.Series, file: DataFile) -> pl.Series:
     return number
 
 
-def _number_text(series: pl.Series, file: DataFile) -> pl.Series:
+def number_text(series: pl.Series, file: DataFile) -> pl.Series:
     """The text of numbers, trimmed; text that is too long is replaced, so that it does not count as a number."""
     series = series.set(series.str.len_bytes() > LONGEST_NUMBER, "too long")
     text = series.str.strip_chars()
@@ -97,7 +97,7 @@ def _number_text(series: pl.Series, file: DataFile) -> pl.Series:
 def guess_numbers(series: pl.Series, file: DataFile) -> pl.Series:
     """Convert a text column to numbers if all its values are numbers, so that a condition can compare it."""
     if series.dtype == pl.String and file.format == "csv":
-        text = _number_text(series, file)
+        text = number_text(series, file)
         number = text.cast(pl.Float64, strict=False)
         if number.null_count() == text.null_count():
             return number
@@ -129,8 +129,8 @@ def keys(series: pl.Series) -> Keys:
     if series.dtype.is_float():
         series = series.fill_nan(None)
     _require_complete(series)
-    distinct = _distinct(series)
-    text = _as_text(distinct)
+    distinct = distinct_values(series)
+    text = as_text(distinct)
     if (text == "").any():
         _require_complete(series.set(series.str.strip_chars() == "", None))
     codes = text.unique().sort()
@@ -142,14 +142,15 @@ def keys(series: pl.Series) -> Keys:
     return Keys(key, tuple(codes))
 
 
-def _distinct(series: pl.Series) -> pl.Series:
+def distinct_values(series: pl.Series) -> pl.Series:
+    """The distinct values of a column that can hold categories."""
     if series.dtype.is_nested() or series.dtype in (pl.Binary, pl.Object):
         raise _no_categories(series)
     parts = [series.slice(start, SLICE).unique() for start in range(0, len(series), SLICE)]
     return pl.concat(parts).unique()
 
 
-def _as_text(values: pl.Series) -> pl.Series:
+def as_text(values: pl.Series) -> pl.Series:
     """Codes as text, the same for 1, 1.0 and '1'."""
     dtype = values.dtype
     if dtype.is_integer() or dtype in (pl.Boolean, pl.Enum, pl.Categorical, pl.String):
@@ -166,18 +167,23 @@ def _no_categories(series: pl.Series) -> SurveyError:
 
 
 def categories(
-    series: pl.Series, declared: CodeLabels | None, in_file: CodeLabels, other: str | None = None
+    series: pl.Series,
+    declared: CodeLabels | None,
+    in_file: CodeLabels,
+    other: str | None = None,
+    last: str | None = None,
 ) -> tuple[pl.Series, dict[str, str]]:
     """A public column as an enumeration of labels, in the declared order or in the order of its codes.
 
     The labels of its codes are returned too. With `other`, which is a declared code, every value that is missing or not
-    a declared code counts as that code, and nothing is refused.
+    a declared code counts as that code, and nothing is refused. `last` is the level of missing answers.
     """
     if declared is not None and other is not None:
         series = _listed_or_other(series, [code_text(code) for code in declared], code_text(other))
     found = keys(series)
     if declared is None:
-        labels = _labels_of_codes(series.name, found.codes, in_file)
+        labels = _labels_of_codes(series.name, tuple(code for code in found.codes if code != last), in_file)
+        labels |= {} if last is None else _label_of_missing(series.name, labels, last)
     else:
         labels = {code_text(code): label for code, label in declared.items()}
         _require_labels(series.name, found, labels)
@@ -190,7 +196,7 @@ def categories(
 
 def _listed_or_other(series: pl.Series, codes: Sequence[str], other: str) -> pl.Series:
     """The codes of a column as text, with another code in the place of those that are not listed."""
-    distinct, text, unlisted = _codes_listed(series, codes)
+    distinct, text, unlisted = codes_listed(series, codes)
     chosen = text.set(unlisted, other).fill_null(other)
     parts = [
         series.slice(start, SLICE).replace_strict(distinct, chosen, return_dtype=pl.String)
@@ -201,18 +207,18 @@ def _listed_or_other(series: pl.Series, codes: Sequence[str], other: str) -> pl.
 
 def not_listed(series: pl.Series, declared: CodeLabels) -> Booleans:
     """The records whose code is missing or not declared: they count as the level in `survey.other`, if one is named."""
-    distinct, _, unlisted = _codes_listed(series, [code_text(code) for code in declared])
+    distinct, _, unlisted = codes_listed(series, [code_text(code) for code in declared])
     return (series.is_null() | series.is_in(distinct.filter(unlisted).implode())).fill_null(value=True).to_numpy()
 
 
-def _codes_listed(series: pl.Series, codes: Sequence[str]) -> tuple[pl.Series, pl.Series, pl.Series]:
+def codes_listed(series: pl.Series, codes: Sequence[str]) -> tuple[pl.Series, pl.Series, pl.Series]:
     """The distinct values, the same as text, and whether each is absent from the codes."""
-    distinct = _distinct(series)
+    distinct = distinct_values(series)
     if distinct.dtype.is_float():
         whole = (distinct == distinct.round()) & (distinct.abs() < 2**53)
         text = pl.select(pl.when(whole).then(distinct)).to_series().cast(pl.Int64).cast(pl.String)
     else:
-        text = _as_text(distinct)
+        text = as_text(distinct)
     return distinct, text, ~text.is_in(codes).fill_null(value=False)
 
 
@@ -229,6 +235,14 @@ def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -
     if len(set(distinct.values())) == len(distinct):
         return distinct
     return {code: f"{label} ({code})" for code, label in labels.items()}
+
+
+def _label_of_missing(column: str, labels: Mapping[str, str], level: str) -> dict[str, str]:
+    if level in labels.values():
+        remedy = "give the level of missing answers another name, or list the code as missing"
+        place = f"survey.columns.{column}.missing_level"
+        raise SurveyError("data", place, "is the label of a code of the column, too", remedy)
+    return {level: level}
 
 
 def _require_labels(column: str, found: Keys, labels: Mapping[str, str]) -> None:

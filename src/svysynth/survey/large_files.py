@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +26,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
 from svysynth.survey.columns import not_listed, numbers, refuse_missing
+from svysynth.survey.columns_as_declared import as_declared, columns_of_file, refuse_unlisted, with_labels
 from svysynth.survey.design import Design
 from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
@@ -146,10 +147,12 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
     found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
     kept = [int(part[part.columns[-1]].sum()) for part in found]
-    names = [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
-    combinations = pl.concat(found).group_by(names).agg(pl.col(_free_name(names)).sum())
-    require_records(combinations, "survey.where" if spec.where else "the data", "loosen the condition")
-    groups, codes, other, group = _number_groups(combinations, file, spec)
+    names = _grouping(spec)
+    labelled = pl.concat(found)
+    require_records(labelled, "survey.where" if spec.where else "the data", "loosen the condition")
+    file_of_labels = with_labels(file, {name: labelled[name] for name in labelled.columns[:-1]}, spec)
+    combinations = labelled.group_by(names).agg(pl.col(labelled.columns[-1]).sum().alias(_free_name(names)))
+    groups, codes, other, group = _number_groups(combinations, file_of_labels, spec)
     _refuse_without_room(folder, sum(kept), len(numbers_kept))
     columns = create_columns(folder, numbers_kept, sum(kept))
     place = Stored.create(folder / "group", np.int32, sum(kept))
@@ -160,7 +163,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
         pass
     design = Design(spec.weight, spec.strata, spec.cluster)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
-    return SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    return replace(made, calibration=spec.calibration)
 
 
 @outlined
@@ -172,11 +176,10 @@ class _Combinations:
     spec: SurveySpec
 
     def __call__(self, rows: range) -> pl.DataFrame:
-        names = [name for name in declared_columns(self.spec) if name not in (self.spec.outcome, self.spec.weight)]
-        frame = _read(self.file, self.spec, names, rows)
-        added = _free_name(names)
+        frame = _read(self.file, self.spec, _grouping(self.spec), rows)
+        added = _free_name(frame.columns)
         # cast afterwards: a cast within the aggregation takes several times as long
-        return frame.group_by(names).agg(pl.len().alias(added)).cast({added: pl.Int64})
+        return frame.group_by(frame.columns).agg(pl.len().alias(added)).cast({added: pl.Int64})
 
 
 @outlined
@@ -236,10 +239,16 @@ def _free_name(taken: Sequence[str]) -> str:
     return name
 
 
+def _grouping(spec: SurveySpec) -> list[str]:
+    """The columns whose combinations are the groups of records."""
+    return [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
+
+
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
-    """Some columns of the rows that the spec's condition keeps."""
-    condition = condition_columns(parse_condition(spec.where))
-    return records_that_take_part(read_rows(file, list(dict.fromkeys([*names, *condition])), rows), spec, file)
+    """Some columns, as the spec declares them, of the rows that its condition keeps."""
+    needed = [*columns_of_file(names, spec), *condition_columns(parse_condition(spec.where))]
+    frame = records_that_take_part(read_rows(file, list(dict.fromkeys(needed)), rows), spec, file)
+    return pl.DataFrame(as_declared(frame, names, spec, file))
 
 
 def _number_groups(
@@ -251,6 +260,7 @@ def _number_groups(
     records = combinations[number].to_numpy()
     for name in (name for name in names if name not in spec.other):
         refuse_missing(name, int(records[_missing(combinations[name])].sum()), int(records.sum()))
+    refuse_unlisted({name: combinations[name] for name in names}, spec, records)
     other = {
         name: float(records[not_listed(combinations[name], declared)].sum() / records.sum())
         for name, declared in counted_as_other(names, spec)

@@ -91,7 +91,7 @@ class SurveyOnDisk(Survey):
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        return SurveyInMemory(*_roles_of(self), frame=frame)
+        return SurveyInMemory(*_roles_of(self), calibration=self.calibration, frame=frame)
 
     def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
@@ -120,7 +120,8 @@ def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> Survey
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, place)
     where = engine, folder, survey.other
-    return SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
+    made = SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
+    return replace(made, calibration=survey.calibration)
 
 
 def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:

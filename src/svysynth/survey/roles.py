@@ -12,6 +12,7 @@ import polars as pl
 from svysynth.core.errors import SurveyError, did_you_mean, of_records
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.survey.columns import LARGEST_MAGNITUDE, UNANSWERED, categories, keys, without_codes
+from svysynth.survey.columns_as_declared import columns_of_file
 from svysynth.survey.domains import columns_of_domains
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.row_filter import condition_columns, keep_rows, parse_condition
@@ -27,7 +28,8 @@ def declared_columns(spec: SurveySpec) -> list[str]:
 def levels_of(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.Series, dict[str, str]]:
     """A column of categories, and the labels of its codes."""
     name = series.name
-    return categories(series, spec.declared(name), file.value_labels.get(name, {}), spec.other.get(name))
+    labels, last = file.value_labels.get(name, {}), spec.made(name).missing_level
+    return categories(series, spec.declared(name), labels, spec.other.get(name), last)
 
 
 def counted_as_other(columns: Iterable[str], spec: SurveySpec) -> Iterator[tuple[str, CodeLabels]]:
@@ -46,9 +48,9 @@ def design_levels(series: pl.Series, spec: SurveySpec, file: DataFile) -> pl.Ser
 
 
 def needed_columns(spec: SurveySpec) -> list[str]:
-    """The columns that have a role, and those that the row filter and the domains look at."""
+    """The columns of the file: those that columns with a role are made from, and those that conditions look at."""
     conditions = [*condition_columns(parse_condition(spec.where)), *columns_of_domains(spec)]
-    return list(dict.fromkeys([*declared_columns(spec), *conditions]))
+    return list(dict.fromkeys([*columns_of_file(declared_columns(spec), spec), *conditions]))
 
 
 def records_that_take_part(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> pl.DataFrame:

@@ -40,7 +40,7 @@ HOW_TO_WRITE = "write it like: age_group = 40 and region <> 'N'"
 
 def refuse_private_filter(spec: SurveySpec) -> None:
     """Stop a release whose row filter looks at a column that is not public. This needs no data."""
-    public = {*spec.public, spec.strata, *spec.universe} - {spec.outcome, spec.weight, *spec.fpcs}
+    public = {*spec.published_as_they_are, *spec.universe} - {spec.outcome, spec.weight, *spec.fpcs}
     private = [column for column in condition_columns(parse_condition(spec.where)) if column not in public]
     if not is_plain(" ".join((spec.where or "").split())):
         raise _bad_condition(WHERE, "has control characters, and a release publishes it", HOW_TO_WRITE)
@@ -54,10 +54,12 @@ def refuse_private_filter(spec: SurveySpec) -> None:
             "is left out would reveal something about it, as who answered does",
             "name public columns only; where answers are missing, impute them beforehand",
         )
+    grouped = private[0] in map(spec.source, spec.published)
+    what, public_too = ("public in groups only", "") if grouped else ("not public", ", or in survey.public")
     raise _bad_condition(
         WHERE,
-        f"names column '{private[0]}', which is not public; who belongs to a released survey is published",
-        "if who belongs is public knowledge, list the column in survey.universe, or in survey.public",
+        f"names column '{private[0]}', which is {what}; who belongs to a released survey is published",
+        f"if who belongs is public knowledge, list the column in survey.universe{public_too}",
     )
 
 

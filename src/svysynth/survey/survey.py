@@ -24,6 +24,8 @@ from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.calibration import CalibrationSpec
+from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
@@ -31,6 +33,7 @@ from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
 from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
+from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.domains import read_domains
 from svysynth.survey.files import open_data, read_columns
@@ -90,6 +93,8 @@ class Survey(ABC):
     """The condition that tables are restricted to; there is a column for it (`domains.py`)."""
     replicates: ReplicatesSpec | None = None
     """Replicate weights that came with the file, from which variances are made; there is a column for each."""
+    calibration: CalibrationSpec | None = None
+    """Public totals that the weights are calibrated to when tables are made; the weights here are those of the file."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -307,6 +312,7 @@ def read_survey(
     transform: Transform = "log",
     population_total: float | None = None,
     replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
+    calibration: CalibrationSpec | Mapping[str, Any] | None = None,
     weight_public: bool = False,
     where: str | None = None,
     domain: str | None = None,
@@ -316,6 +322,7 @@ def read_survey(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     levels: Mapping[str, Sequence[str]] | None = None,
     other: Mapping[str, str] | None = None,
+    columns: Mapping[str, ColumnSpec | Mapping[str, Any]] | None = None,
 ) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
@@ -339,12 +346,14 @@ def read_survey(
         "where": where,
         "domain": domain,
         "replicates": replicates,
+        "calibration": calibration,
         "domains": domains,
         "universe": universe,
         "missing": missing,
         "labels": labels or {},
         "levels": levels or {},
         "other": other or {},
+        "columns": columns or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
@@ -370,15 +379,17 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
     domains = list(read_domains(frame, spec, file))
-    raw = {name: frame[name] for name in declared_columns(spec)}
+    raw = as_declared(frame, declared_columns(spec), spec, file)
     del frame  # each raw column can be freed as soon as it has been converted
+    refuse_unlisted(raw, spec)
+    file = with_labels(file, raw, spec)
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
     columns, codes = {}, {}
     for name in (spec.outcome, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ())):
         columns[name] = numbers(raw.pop(name), file).rechunk()
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
-    for name in tuple(raw):
+    for name in (name for name in declared_columns(spec) if name in raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
     survey = SurveyInMemory(
@@ -392,6 +403,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         other=other,
         domain=spec.domain,
         replicates=spec.replicates,
+        calibration=spec.calibration,
         frame=pl.DataFrame(columns).with_columns(domains),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from svysynth.core.spec.calibration import TOTALS_AGREE, CalibrationSpec
+from svysynth.core.spec.columns import AS_IT_IS, ColumnSpec, check_column, check_role
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
 from svysynth.core.spec.stages import StageSpec, by_stage, check_stages
@@ -35,6 +37,7 @@ class SurveySpec(Section):
     public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
     population_total: Positive | None = None
     replicates: ReplicatesSpec | None = None
+    calibration: CalibrationSpec | None = None
     where: Name | None = None
     domain: Name | None = None
     domains: Annotated[tuple[Name, ...], Field(strict=False), BeforeValidator(listed)] = ()
@@ -43,6 +46,7 @@ class SurveySpec(Section):
     labels: dict[Name, dict[Name, Name]] = Field(default_factory=dict)
     levels: dict[Name, Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]] = Field(default_factory=dict)
     other: dict[Name, Name] = Field(default_factory=dict)
+    columns: dict[Name, ColumnSpec] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +117,56 @@ class SurveySpec(Section):
         """The columns of the strata of all stages."""
         return tuple(column for column in (self.strata, *(stage.strata for stage in self.later)) if column)
 
-    def declared(self, column: str) -> dict[str, str] | None:
-        """The declared codes of a column and their labels, in order; None if the data decide."""
+    @model_validator(mode="after")
+    def _calibration_is_to_totals_of_public_columns(self) -> Self:
+        if self.calibration is None:
+            return self
+        for column in self.calibration.columns:
+            if column not in self.public:
+                raise clash(f"'calibration.margins' names '{column}', which is not one of the public columns")
+        if self.population_total and abs(self.population_total / self.calibration.total - 1) > TOTALS_AGREE:
+            raise clash("'population_total' is not the sum of the totals in 'calibration.margins': leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_are_made_from_what_may_be_published(self) -> Self:
+        secret = {self.outcome, self.weight, *self.fpcs}
+        secret |= set(self.replicates.weights) if self.replicates else set()
+        for name, column in self.columns.items():
+            check_role(name, column, self.outcome, self.public, self.strata, secret)
+            check_column(name, column, self._listed(name), self.missing)
+        return self
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """The public columns and the strata."""
+        return (*self.public, self.strata) if self.strata else self.public
+
+    def _listed(self, column: str) -> dict[str, str] | None:
         levels = self.levels.get(column)
         return self.labels.get(column) if levels is None else {level: level for level in levels}
+
+    def declared(self, column: str) -> dict[str, str] | None:
+        """The declared codes of a column and their labels, in order; None if the data decide."""
+        own = self.made(column)
+        codes = self._listed(column) if own.levels is None else {level: level for level in own.levels}
+        last = {} if own.missing_level is None else {own.missing_level: own.missing_level}
+        return None if codes is None else {**codes, **last}
+
+    def made(self, column: str) -> ColumnSpec:
+        """How a column is made from the file."""
+        return self.columns.get(column, AS_IT_IS)
+
+    def source(self, column: str) -> str:
+        """The column of the file that a column is made from."""
+        return self.made(column).source or column
+
+    @property
+    def published_as_they_are(self) -> set[str]:
+        """The columns of the file that a release publishes with all their values, as public columns or strata."""
+        return {self.source(column) for column in self.published if not self.made(column).is_grouped}
+
+    @property
+    def variable_labels(self) -> dict[str, str]:
+        """The labels of columns, for headings."""
+        return {name: column.label for name, column in self.columns.items() if column.label is not None}

@@ -94,7 +94,7 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
             "survey.levels",
             f"does not list the levels of column '{next(iter(missing), '')}'",
             "the levels that occur in the file would reveal something about single records",
-            "list all levels in survey.levels, from public knowledge",
+            "list all levels in survey.levels, or declare bands or recodes in survey.columns, from public knowledge",
         ),
         (
             survey.fpc is not None,

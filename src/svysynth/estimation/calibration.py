@@ -1,0 +1,186 @@
+"""Calibration: weights that meet public totals of the population, and the part of a variance that the totals remove.
+
+The weight of record i becomes gᵢwᵢ. The factor g depends only on the record's levels in the columns of the totals, so
+everything here is computed from sums over cells. Post-stratification and raking multiply the weights of each level in
+turn until all totals are met; linear calibration is the regression estimator, g = 1 + x′λ.
+
+The linearised value of a statistic is gᵢwᵢ(uᵢ − xᵢ′B): u is what it would be for a weight of 1, x says which totals the
+record belongs to, and B is the regression of u on x with the weights wᵢ, as in R's `calibrate` and `postStratify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.calibration import CalibrationSpec
+from svysynth.estimation.moments import Moments
+from svysynth.survey.survey import Survey
+
+PLACE = "survey.calibration"
+MOST_ITERATIONS = 2000
+MET = 1e-13
+"""Totals are met when they are off by a smaller fraction than this."""
+NEARLY_MET = 1e-9
+"""The fraction for linear calibration, which does not iterate."""
+DEPENDENT = 1e-11
+"""Directions of the regression with a smaller part of the largest are those in which margins overlap."""
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The totals as a problem over calibration cells: the combinations of levels, of all margins, that have records."""
+
+    spec: CalibrationSpec
+    cell: Integers
+    """The calibration cell of each group of the moments."""
+    member: Any
+    """Calibration cell × total, sparse: 1 where the cell belongs to the total."""
+    totals: Floats
+    starts: Integers
+    """Where the totals of each margin start."""
+    design: Floats
+    """Σw of each calibration cell, before calibration."""
+    factor: Floats
+    """g of each calibration cell."""
+    inverse: Any
+    """The inverse of the matrix of the regression."""
+
+    @classmethod
+    def of(
+        cls, survey: Survey, spec: CalibrationSpec, columns: Sequence[str], levels: Integers, moments: Moments
+    ) -> Calibration:
+        """Calibrate; `columns` and `levels` say the levels of each group, and the moments are those of the file."""
+        positions = [columns.index(column) for column in spec.columns]
+        present, cell = np.unique(levels[:, positions], axis=0, return_inverse=True)
+        cell = cell.reshape(-1)
+        places = _places(survey, spec, present)
+        starts = np.cumsum([0, *(len(margin.totals) for margin in spec.margins)])
+        rows = np.tile(np.arange(len(present)), len(places))
+        entries = np.ones(len(rows)), (rows, np.concatenate(places) + np.repeat(starts[:-1], len(present)))
+        member = sparse.csr_matrix(entries, shape=(len(present), int(starts[-1])))
+        totals = np.concatenate([_consistent(spec, place) for place in range(len(spec.margins))])
+        design = group_sums(cell, len(present), moments.weight)
+        problem = cls(spec, cell, member, totals, starts, design, np.ones(len(present)), None)
+        factor = problem.factors(design[:, np.newaxis])[:, 0]
+        if (factor <= 0).any():
+            remedy = "use method = 'rake', whose weights stay positive, or merge small levels"
+            raise SurveyError("data", PLACE, "linear calibration makes some weights zero or negative", remedy)
+        return replace(problem, factor=factor, inverse=_inverse(member, design, len(places)))
+
+    def calibrated(self, moments: Moments) -> Moments:
+        """The moments with the calibrated weights."""
+        g = self.factor[self.cell]
+        return replace(
+            moments,
+            mean_w=g * moments.mean_w,
+            mean_e=g * moments.mean_e,
+            scatter_ww=g * g * moments.scatter_ww,
+            scatter_we=g * g * moments.scatter_we,
+            scatter_ee=g * g * moments.scatter_ee,
+        )
+
+    def fitted(self, moments: Moments, a: Floats, b: Floats) -> Floats:
+        """x′B of each group for u = a + b(y − r); the moments are those with calibrated weights."""
+        g = self.factor[self.cell]
+        value = group_sums(self.cell, len(self.design), moments.count * (a * moments.mean_w + b * moments.mean_e) / g)
+        first = self._projected(value)
+        return (first + self._projected(value - self.design * first))[self.cell]
+
+    def _projected(self, value: Floats) -> Floats:
+        return np.asarray(self.member @ (self.inverse @ (self.member.T @ value)))
+
+    def factors_of_replicates(self, row: Integers, weight: Floats) -> Floats:
+        """g of each row in each replicate, which is calibrated by itself.
+
+        `weight` has Σw of each row and replicate, and `row` says the row of each group of the moments.
+        """
+        own = np.empty(len(weight), np.int64)
+        own[row] = self.cell
+        sums = np.zeros((len(self.design), weight.shape[1]))
+        np.add.at(sums, own, weight)
+        return self.factors(sums)[own]
+
+    def factors(self, design: Floats) -> Floats:
+        """g of each calibration cell for columns of Σw before calibration."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            if self.spec.method == "linear" and len(self.spec.margins) > 1:
+                return np.stack([self._linear(column) for column in design.T], axis=1)
+            return self._raked(design)
+
+    def _raked(self, design: Floats) -> Floats:
+        factor = np.ones_like(design)
+        margins = [
+            (self.member[:, start:stop], self.totals[start:stop, np.newaxis])
+            for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)
+        ]
+        for _ in range(MOST_ITERATIONS):
+            off = 0.0
+            for member, totals in margins:
+                ratio = totals / (member.T @ (design * factor))
+                off = max(off, float(np.max(np.abs(ratio - 1))))  # NaN if a total has no weight
+                factor = factor * (member @ ratio)
+            if not np.isfinite(factor).all():
+                break
+            if off <= MET or len(margins) == 1:
+                return factor
+        raise self._not_met()
+
+    def _linear(self, design: Floats) -> Floats:
+        factor = np.ones_like(design)
+        if not (self.member.T @ design).all():
+            raise self._not_met()
+        inverse = _inverse(self.member, design, len(self.starts) - 1)
+        for _ in range(3):  # the second and the third time against rounding error
+            factor = factor + self.member @ (inverse @ (self.totals - self.member.T @ (design * factor)))
+        if not (np.abs(self.member.T @ (design * factor) / self.totals - 1) <= NEARLY_MET).all():
+            raise self._not_met()
+        return factor
+
+    @staticmethod
+    def _not_met() -> SurveyError:
+        why = "they contradict each other, or too many cells are empty in the file or in a replicate"
+        remedy = "merge small levels, or give fewer margins"
+        return SurveyError("data", PLACE, f"no weights meet all of the totals: {why}", remedy)
+
+
+def _places(survey: Survey, spec: CalibrationSpec, present: Integers) -> list[Integers]:
+    """For each margin the total of each calibration cell. Every total has records, and every record has one."""
+    found = []
+    for margin in spec.margins:
+        name = " × ".join(margin.by)
+        labels = [survey.levels(column) for column in margin.by]
+        own = present[:, [spec.columns.index(column) for column in margin.by]]
+        number = {levels: place for place, (levels, _) in enumerate(margin.totals)}
+        place = np.array([number.get(tuple(map(tuple.__getitem__, labels, levels)), -1) for levels in own.tolist()])
+        if (place < 0).any():
+            problem = f"has no total for some levels of {name} that occur in the file"
+            raise SurveyError("data", PLACE, problem, "give a total for every level, as tables show it")
+        if len(np.unique(place)) < len(margin.totals):
+            problem = f"has a total for a level of {name} that no record of the file has"
+            raise SurveyError("data", PLACE, problem, "write levels as tables show them; merge those without records")
+        found.append(place)
+    return found
+
+
+def _consistent(spec: CalibrationSpec, place: int) -> Floats:
+    """The totals of a margin, scaled so that all margins add up to the same population to the last digit."""
+    margin = spec.margins[place]
+    return np.array([total for _, total in margin.totals]) * (spec.total / margin.total)
+
+
+def _inverse(member: Any, weight: Floats, margins: int) -> Any:
+    """The inverse of Σw·xx′; where margins overlap, the generalised one."""
+    if margins == 1:
+        return sparse.diags_array(1 / (member.T @ weight))
+    matrix = (member.T @ sparse.diags_array(weight) @ member).toarray()
+    scale = np.sqrt(np.diag(matrix))
+    return np.linalg.pinv(matrix / np.outer(scale, scale), rcond=DEPENDENT, hermitian=True) / np.outer(scale, scale)
