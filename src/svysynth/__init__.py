@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # each name is imported when it is first used, so that the co
     from svysynth.estimation.tables import tabulate, tabulate_all
     from svysynth.mechanisms.pseudo_posterior.python_interface import Calibrated, calibrate
     from svysynth.mechanisms.synthetic_files import read_synthetic
+    from svysynth.models.clustered_fbs import ClusteredFBS
     from svysynth.models.fbp import FBP
     from svysynth.models.fbs import FBS
     from svysynth.models.numpyro import NumPyroModel
@@ -41,6 +42,7 @@ __all__ = [
     "FBS",
     "BudgetState",
     "Calibrated",
+    "ClusteredFBS",
     "EstimationSpec",
     "Guarantee",
     "More",

@@ -21,7 +21,7 @@ from svysynth.core.spec.whole import Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import Made, find_public, mechanism_of, refuse_other_machines, undivided_setting
-from svysynth.mechanisms.findings import refuse
+from svysynth.mechanisms.findings import refuse, unknown_domains
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
@@ -75,6 +75,7 @@ def _whole_way(
 ) -> tuple[Release, ReleaseVerdict]:
     """From the survey to the two folders; what is refused before the charge costs nothing."""
     mechanism = mechanism_of(privacy)
+    refuse(unknown_domains(survey))
     direct = tabulate_all(survey, spec.requested_tables, spec.direct_estimation)
     mechanism.check(survey, spec)
     examined = mechanism.examine(survey, spec, direct)
@@ -96,6 +97,7 @@ def _whole_way(
         made.synthetic.surveys,
         made.notes,
         made.attachments,
+        domains=survey.domains,
     )
     review = _review(finished, survey, made, direct, examined)
     progress("writing")

@@ -66,7 +66,8 @@ def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
         design = replace(survey.design, weight="weight")
         frame = rounded(frame, MICRODATA_DIGITS)
         roles = survey.outcome, design, survey.public, survey.transform, 5000.0
-        return SurveyInMemory(*roles, weight_public=survey.weight_public, frame=frame)
+        restricted = {"domain": survey.domain, "domains": survey.domains}
+        return SurveyInMemory(*roles, weight_public=survey.weight_public, **restricted, frame=frame)
 
     synthetic = make_synthetic(tuple(one() for _ in range(datasets)), model)
     return SimpleNamespace(calibration=None, synthesize=lambda **_: synthetic)

@@ -15,6 +15,7 @@ from svysynth.core.engine import LOCAL
 from svysynth.core.spec.columns import band_labels
 from svysynth.core.spec.whole import parse_spec
 from svysynth.estimation.tables import tabulate_all
+from svysynth.mechanisms.findings import private_domains
 from svysynth.mechanisms.noisy_sums.mechanism import NoisySums
 from svysynth.mechanisms.noisy_sums.requirements import unmet_requirements
 from svysynth.survey import columns_as_declared
@@ -436,3 +437,25 @@ def test_a_column_without_any_answer_is_missing_throughout(dtype):
 def test_text_of_few_levels_can_be_recoded():
     frame = frame_of(x=pl.Series(["a", "b", None], dtype=pl.Categorical))
     assert column(frame, recode={"a": "A", "b": "B"}, missing_level="?") == ["A", "B", "?"]
+
+
+def test_a_domain_sees_the_file_s_column_and_not_its_bands():
+    frame = frame_of(age=[20, 30, 40, 50, 60], sex=["f", "m", "f", "m", "f"])
+    banded = {"age": {"bands": [35]}}
+    survey = read(frame, ["age", "sex"], columns=banded, domain="age > 40")
+    assert svysynth.tabulate(survey, "sex", "count")["n"].to_list() == [2, 1, 1]
+    assert not survey.domains  # it does not follow from what would be published
+    spec = parse_spec(
+        "[survey]\ndata = 'd.csv'\noutcome = 'y'\nweight = 'w'\npublic = ['age', 'sex']\ndomain = 'age > 40'\n"
+        "[survey.columns.age]\nbands = [35]"
+    )
+    (found,) = private_domains(spec.survey)
+    assert found.stops
+    assert "'age'" in found.found
+
+
+def test_a_domain_may_name_a_public_column_with_a_level_for_missing_answers():
+    frame = frame_of(age=[1, 2, None, 2, 9], sex=["f", "m", "f", "m", "f"])
+    survey = read(frame, ["age", "sex"], columns={"age": {"missing_level": "not stated"}}, domain="age >= 2")
+    assert survey.domains
+    assert svysynth.tabulate(survey, "sex", "count")["n"].to_list() == [3, 1, 2]

@@ -25,6 +25,8 @@ class ListedModel(NamedTuple):
     """A description of what it models, for readers of a release."""
     promises: tuple[Promise, ...] = ("asymptotic",)
     """The guarantees with which it can be released."""
+    clustered: str = ""
+    """The class of its form with effects of clusters, as module and name."""
 
     @property
     def title(self) -> str:
@@ -33,7 +35,13 @@ class ListedModel(NamedTuple):
 
 
 MODELS: tuple[ListedModel, ...] = (
-    ListedModel("fbs", "svysynth.models.fbs.FBS", "a model of the observed sample", ("asymptotic", "global")),
+    ListedModel(
+        "fbs",
+        "svysynth.models.fbs.FBS",
+        "a model of the observed sample",
+        ("asymptotic", "global"),
+        "svysynth.models.clustered_fbs.ClusteredFBS",
+    ),
     ListedModel(
         "fbp", "svysynth.models.fbp.FBP", "a model of the population and of the sampling", ("asymptotic", "global")
     ),
@@ -77,7 +85,9 @@ class ListedMechanism(NamedTuple):
 
 
 MECHANISMS: tuple[ListedMechanism, ...] = (
-    ListedMechanism((), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior"),
+    ListedMechanism(
+        (), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior", clusters=True
+    ),
     ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
     ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
     ListedMechanism(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_comparison.mechanism.PaperLaplace"),

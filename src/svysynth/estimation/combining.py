@@ -13,6 +13,9 @@ the weights of the estimates, as if these were not scaled.
 Files from noisy sums are imputations of the confidential file, each from a posterior draw of its sums, with weights
 that are not smoothed. Their rules are those of multiple imputation (Rubin): T = ū + (1 + 1/m)b, df = (m − 1)(1 +
 ū/((1 + 1/m)b))². There b measures the uncertainty that the noise leaves, which does not vanish with many files.
+
+Where the sample has clusters, ū has few degrees of freedom of its own, d: clusters less strata. With v the term in b of
+T, df is then T²/(ū²/d + v²/(m − 1)) (Satterthwaite), of which the formulas above are the case of an infinite d.
 """
 
 from __future__ import annotations
@@ -89,15 +92,20 @@ class Synthetic:
         by: str | Sequence[str],
         statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
         estimation: EstimationSpec | None = None,
+        domain: str | None = None,
     ) -> pl.DataFrame:
-        """One table with all its margins, combined over the synthetic surveys."""
-        return self.tabulate_all([make_table(by, statistics)], estimation)
+        """One table with all its margins, combined over the synthetic surveys.
+
+        `domain` restricts it to a part of the population; the files have to be read with it (`domains`).
+        """
+        return self.tabulate_all([make_table(by, statistics, domain)], estimation)
 
     def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
         """Several tables, combined over the synthetic surveys."""
         estimation = estimation or EstimationSpec()
         found = [self._tables_of(survey, tables, estimation) for survey in self.surveys]
-        return combine(found, estimation, imputed=self.rules == "imputed")
+        clusters = any(survey.design.cluster for survey in self.surveys)
+        return combine(found, estimation, imputed=self.rules == "imputed", clusters=clusters)
 
     def _tables_of(self, survey: Survey, tables: Sequence[TableSpec], estimation: EstimationSpec) -> pl.DataFrame:
         if not self.strata_in_variance:
@@ -170,8 +178,18 @@ class Combined(NamedTuple):
     upper: Floats
 
 
-def combine_estimates(estimates: Floats, variances: Floats, confidence: float, *, imputed: bool = False) -> Combined:
-    """The rules of partial synthesis, or of multiple imputation; the first axis is the data set."""
+def combine_estimates(
+    estimates: Floats,
+    variances: Floats,
+    confidence: float,
+    *,
+    imputed: bool = False,
+    design_df: Floats | float = np.inf,
+) -> Combined:
+    """The rules of partial synthesis, or of multiple imputation; the first axis is the data set.
+
+    `design_df` are the degrees of freedom of each ū.
+    """
     m = len(estimates)
     value, within = estimates.mean(axis=0), variances.mean(axis=0)
     share = 1 + 1 / m if imputed else 1 / m
@@ -180,15 +198,23 @@ def combine_estimates(estimates: Floats, variances: Floats, confidence: float, *
     se = np.sqrt(within + between)
     with np.errstate(divide="ignore", invalid="ignore"):
         df = np.where(between > 0, (m - 1) * (1 + within / between) ** 2, np.inf)
+        own = np.where(within > 0, design_df * (1 + between / within) ** 2, np.inf)
+        df = np.where(np.isfinite(own), 1 / (1 / df + 1 / own), df)
     half = half_length(se, df, confidence)
     return Combined(value, se, df, value - half, value + half)
 
 
-def combine(tables: Sequence[pl.DataFrame], estimation: EstimationSpec, *, imputed: bool = False) -> pl.DataFrame:
-    """Tidy tables of the m synthetic surveys into one tidy table, by the rules of partial synthesis or imputation."""
+def combine(
+    tables: Sequence[pl.DataFrame], estimation: EstimationSpec, *, imputed: bool = False, clusters: bool = False
+) -> pl.DataFrame:
+    """Tidy tables of the m synthetic surveys into one tidy table, by the rules of partial synthesis or imputation.
+
+    With clusters, standard errors have the degrees of freedom of the tables.
+    """
     estimates = np.stack([table["estimate"].to_numpy() for table in tables])
     variances = np.stack([table["se"].to_numpy() for table in tables]) ** 2
-    found = combine_estimates(estimates, variances, estimation.confidence, imputed=imputed)
+    design_df = tables[0]["df"].to_numpy() if clusters else np.inf
+    found = combine_estimates(estimates, variances, estimation.confidence, imputed=imputed, design_df=design_df)
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = found.se / np.abs(found.estimate)
     return (

@@ -7,7 +7,7 @@ their levels, with "All" for a margin; the total is "All" throughout. All of a s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,7 +82,8 @@ def tabulate_all(
     require_type(estimation, EstimationSpec, "estimation", "make it with svysynth.EstimationSpec")
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     require_public(survey, columns)
-    own = [domain_columns(table, survey) for table in tables]
+    known = {*survey.schema, *survey.domains}
+    own = [domain_columns(table, survey.domain, known) for table in tables]
     calibrated = survey.calibration.columns if survey.calibration else ()
     crossed = tuple(dict.fromkeys((*columns, *(column for found in own for column in found), *calibrated)))
     refuse_lonely(survey, estimation)
@@ -108,12 +109,11 @@ def tabulate_all(
         positions = [crossed.index(column) for column in inside]
         in_base = (levels[:, positions] == INSIDE).all(axis=1) if inside else None
         if in_base is not None and not in_base.any():
-            problem = "has no record inside its domain and that of the survey"
-            raise SurveyError("data", f"table '{table.title}'", problem, "loosen one of them")
+            refuse_apart(table, inside, survey)
         if tuple(inside) not in known_df:
             known_df[tuple(inside)] = variance.degrees_of_freedom(in_base)
         domains, df = list(layout.domains(levels)), known_df[tuple(inside)]
-        title = f"{table.title} ({survey.domain})" if survey.domain else table.title
+        title = title_of(table, survey.domain)
         for statistic in table.statistics:
             value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance, in_base)
             labels = layout.label_columns(columns)
@@ -127,19 +127,32 @@ def refuse_lonely(survey: Survey, estimation: EstimationSpec) -> None:
         survey.index.refuse_lonely(estimation.lonely)
 
 
+def title_of(table: TableSpec, domain: str | None) -> str:
+    """The title of a table, with the domain to which all tables are restricted."""
+    return f"{table.title} ({domain})" if domain else table.title
+
+
 def refuse_unmet_totals(survey: Survey) -> None:
     """Stop if the weights cannot be calibrated to the totals of the spec."""
     if survey.calibration is not None:
         tabulate_all(survey, [TableSpec(by=(), statistics=("count",))], EstimationSpec(lonely="certainty"))
 
 
-def domain_columns(table: TableSpec, survey: Survey) -> list[str]:
-    """The columns of the domains that a table is restricted to: the survey's and its own."""
-    found = [domain_column(domain) for domain in (survey.domain, table.domain) if domain]
-    if not set(found) <= set(survey.schema):
+def domain_columns(table: TableSpec, domain: str | None, known: Collection[str]) -> list[str]:
+    """The columns of the domains that a table is restricted to: that of all tables and its own."""
+    found = [domain_column(condition) for condition in (domain, table.domain) if condition]
+    if not set(found) <= set(known):
         problem = "has a domain that was not read with the survey"
         raise SurveyError("spec", f"table '{table.title}'", problem, "name it in survey.domains")
     return list(dict.fromkeys(found))
+
+
+def refuse_apart(table: TableSpec, domains: Sequence[str], survey: Survey) -> None:
+    """Stop at a table without a record inside, unless public levels say that there could be one."""
+    known = [survey.domains[domain] for domain in domains if domain in survey.domains]
+    if len(known) < len(domains) or not known[0].meets(known[-1]):
+        problem = "has no record inside its domain and that of the survey"
+        raise SurveyError("data", f"table '{table.title}'", problem, "loosen one of them")
 
 
 def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) -> Moments:
@@ -173,7 +186,7 @@ class _Linearized:
         if in_base is None:
             return self.index.degrees_of_freedom
         if self.index.psu is None:  # groups are of strata, and each record is a unit
-            return int(self.moments.count[in_base].sum()) - len(np.unique(self.moments.block[in_base]))
+            return records_less_strata(self.moments.count, self.moments.block, in_base)
         return _units_less_strata(self.index.blocks_here(self.moments.block[in_base]), self.index)
 
 
@@ -216,6 +229,11 @@ class _Replicated:
 
 
 _Variance = _Linearized | _Replicated | SuppliedReplicates
+
+
+def records_less_strata(count: Integers, stratum: Integers, in_base: Booleans) -> int:
+    """The number of records inside a base, minus the number of their strata, if each record is a sampling unit."""
+    return int(count[in_base].sum()) - len(np.unique(stratum[in_base & (count > 0)]))
 
 
 def _units_less_strata(unit: Integers, index: DesignIndex) -> int:
@@ -295,8 +313,11 @@ def _estimates(
     Groups that are not in the base have a row of their own, which is left out in the end.
     """
     count = np.zeros(rows + 1, np.int64)
-    value = np.full(rows + 1, np.nan if statistic == "mean" else 0.0)
+    empty = in_base is not None and not in_base.any()
+    value = np.full(rows + 1, np.nan if statistic == "mean" or (empty and statistic == "proportion") else 0.0)
     squared_error = value.copy()
+    if empty:
+        return value[:rows], squared_error[:rows], count[:rows]
     for row in domains:
         filled, domain = np.unique(row if in_base is None else np.where(in_base, row, rows), return_inverse=True)
         sums = sum_domains(moments, domain, len(filled), in_base)

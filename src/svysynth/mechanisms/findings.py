@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from svysynth.core.errors import SurveyError
+from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
+from svysynth.survey.domains import columns_of_domain, domain_column, public_column
 from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
 
+PRIVATE_DOMAIN = (
+    "whoever reads the tables would learn who is inside, and a synthetic file does not show it where the column is not "
+    "in it"
+)
+PUBLIC_DOMAIN = "name public columns only: add a column to survey.public if all its values may be published"
 MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
 CLUSTERED = "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters"
@@ -73,15 +79,6 @@ AVERAGE = Finding(
 )
 
 
-DOMAIN = Finding(
-    "domain",
-    "releases cannot restrict tables to a domain",
-    "synthetic files do not show which records are inside",
-    "name the columns of the condition in survey.public and ask for tables by them: their rows are the domains",
-    stops=True,
-)
-
-
 REPLICATES = Finding(
     "survey.replicates",
     "releases cannot use replicate weights of the file",
@@ -103,15 +100,38 @@ CALIBRATION = Finding(
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
     design = survey if isinstance(survey, SurveySpec) else survey.design
-    domains = survey.domains if isinstance(survey, SurveySpec) else survey.domain
+    domains = private_domains(survey) if isinstance(survey, SurveySpec) else unknown_domains(survey)
     found = (
         (design.later, STAGES),
         (design.fpc != design.released_fpc, FPC),
-        (domains, DOMAIN),
         (survey.replicates, REPLICATES),
         (survey.calibration, CALIBRATION),
     )
-    return [finding for declared, finding in found if declared]
+    return [*(finding for declared, finding in found if declared), *domains]
+
+
+def private_domains(survey: SurveySpec) -> list[Finding]:
+    """The finding for the first domain whose condition looks at a column that is not public."""
+    for domain in survey.domains:
+        private = [column for column in columns_of_domain(domain) if public_column(column, survey) is None]
+        if not is_plain(" ".join(domain.split())):
+            why = "a release publishes it"
+            return [Finding("domain", "has control characters", why, "write the condition without them", stops=True)]
+        if private:
+            confidential = private[0] in (survey.outcome, survey.weight, *survey.fpcs)
+            kind = "the confidential column" if confidential else "a column that is not public:"
+            what = f"the condition names {kind} '{private[0]}'"
+            return [Finding("domain", what, PRIVATE_DOMAIN, PUBLIC_DOMAIN, stops=True)]
+    return []
+
+
+def unknown_domains(survey: Survey) -> list[Finding]:
+    """The finding for a domain of a survey that does not follow from its public columns."""
+    private = any(name.startswith(domain_column("")) for name in survey.schema)
+    if not private and (survey.domain is None or domain_column(survey.domain) in survey.domains):
+        return []
+    what = "the condition names columns that are not public, or too many combinations of levels"
+    return [Finding("domain", what, PRIVATE_DOMAIN, PUBLIC_DOMAIN, stops=True)]
 
 
 def refuse(findings: Sequence[Finding]) -> None:

@@ -129,7 +129,8 @@ def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats
     }
     frame = pl.DataFrame(labels | {survey.outcome: mean, survey.design.weight: weight * (total / weight.sum())})
     design = Design(survey.design.weight)
-    return SurveyInMemory(survey.outcome, design, survey.public, survey.transform, frame=frame)
+    like = SurveyInMemory(survey.outcome, design, survey.public, survey.transform, frame=frame)
+    return replace(like, domain=survey.domain, domains=survey.domains)
 
 
 def _normal_distance(records: Records, column: Column, mean: Floats, spread: float) -> float:

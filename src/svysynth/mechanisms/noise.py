@@ -340,7 +340,7 @@ def _mean_square(bounds: BoundsSpec) -> float:
 def _candidate_shares(rows: Mapping[Level, int], every_level: bool) -> Iterator[dict[Level, Fraction]]:
     """The ways of sharing a budget among levels that are tried."""
     coarser = {(*level[:gap], *level[gap + 1 :]) for level in rows for gap in range(len(level))}
-    finest = [level for level in rows if level not in coarser]
+    finest = [level for level in rows if level not in coarser and (level or len(rows) == 1)]
     some = [finest, list(dict.fromkeys([(), *finest]))]
     choices = [list(rows)] if every_level else [*some, list(rows)] if len(rows) <= MOST_LEVELS_MEASURED else some
     for levels, power in itertools.product(choices, (0, 1 / 3, 2 / 3)):

@@ -26,6 +26,7 @@ from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.findings import LAPLACE, Finding, no_clusters, refuse, whatever_the_mechanism
 from svysynth.mechanisms.model_fit import Misfit, measure_misfit, simulate_misfit
 from svysynth.mechanisms.pseudo_posterior.calibration import LARGEST_LEVEL, Calibration
+from svysynth.mechanisms.weights_in_clusters import weights_in_clusters
 from svysynth.models.base import Model
 from svysynth.models.records import make_records, within_groups
 from svysynth.models.sampler import Fit
@@ -103,6 +104,7 @@ def examine_model(
     found = [
         *whatever_the_mechanism(survey),
         *_weights(survey),
+        *weights_in_clusters(survey),
         *_copies(survey),
         *_values(survey),
         *_scale(survey),
@@ -352,7 +354,7 @@ def judge_weights(found: Calibration, survey: Survey) -> list[Finding]:
     records = found.fit.records
     if not found.fit.model.traits.symmetric:
         return []
-    whole = [TableSpec(by=())]
+    whole, survey = [TableSpec(by=())], replace(survey, domain=None)
     moved = measure_misfit(survey, records, whole, tabulate_all(survey, whole), found.fit.alpha).tables
     off, part = moved["off"].abs(), (moved["model"] / moved["estimate"] - 1).abs()
     if not ((off > WHOLE_OFF) & (part > WORTH)).any():

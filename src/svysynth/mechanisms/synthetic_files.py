@@ -50,7 +50,8 @@ def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.Data
     spec = manifest.spec()
     numbers = range(1, manifest.privacy.datasets + 1)
     paths = [public / file_name(number, "parquet") for number in numbers]
-    return combine([_tables_of_microdata(path, manifest, spec, rules) for path in paths], spec.estimation)
+    tables = [_tables_of_microdata(path, manifest, spec, rules) for path in paths]
+    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None)
 
 
 def read_synthetic(
@@ -65,8 +66,13 @@ def read_synthetic(
     weight_public: bool = False,
     rules: Rules = "weighted",
     strata_in_variance: bool = True,
+    domain: str | None = None,
+    domains: Sequence[str] = (),
 ) -> Synthetic:
     """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
+
+    `domain` restricts all tables to a part of the population, and `domains` can be those of single tables. Their
+    conditions are about the files, which have labels where the survey may have codes.
 
     The files may be frames. `weight_public` is the setting of the spec. `rules` and `strata_in_variance` are those of
     the model that made the files; the report of the release states them.
@@ -86,6 +92,8 @@ def read_synthetic(
             fpc=fpc,
             transform=transform,
             weight_public=weight_public,
+            domain=domain,
+            domains=domains,
         )
 
     if rules == "imputed":  # the weights of imputations are not smoothed
@@ -99,6 +107,7 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
     """The tables of one synthetic file. A large file is put on disk, as it was when it was made."""
     file = open_data(path)
     _check_microdata(file, manifest)
+    domains = manifest.survey.known_domains
     with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
         source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
         if spec.estimation.variance == "taylor" and source.fpc is None and is_large(source):
@@ -106,8 +115,9 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
             source = source.model_copy(update={"labels": labels})
             survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))
             survey = replace(survey, weight_public=spec.survey.weight_public)
+            survey = replace(survey, domain=spec.survey.domain, domains=domains)
         else:
-            survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels)
+            survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels, domains)
         return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)
 
 

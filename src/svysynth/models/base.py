@@ -13,6 +13,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.registry import find_model
@@ -54,7 +56,7 @@ class Traits(NamedTuple):
     public_weights: bool = False
     """Whether the model has a form for public weights, in which the outcome alone is modelled."""
     clusters: bool = False
-    """Whether the model has effects of clusters."""
+    """Whether the model has effects of clusters: the last entry of x is then the number of the record's cluster."""
 
 
 class WeightingBias(Protocol):
@@ -70,9 +72,9 @@ class WeightingBias(Protocol):
         """The entries of a shift that belong to log spreads."""
 
     def simulate(
-        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
+        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, generator: np.random.Generator
     ) -> tuple[Floats, Floats]:
-        """(t, v) of records from the distribution in the sample, made from two rows of standard normal noise."""
+        """(t, v) of records from the distribution in the sample."""
 
 
 class CovariancePrior(Protocol):
@@ -158,9 +160,10 @@ class NamedModel(Model, Protocol):
         """The model with the settings of a spec."""
 
 
-def make_model(name: str, settings: ModelSpec, weight_public: bool = False) -> Model:
-    """The model of that name, with the settings of a spec."""
-    return _load(find_model(name).home).from_spec(settings, weight_public)
+def make_model(name: str, settings: ModelSpec, weight_public: bool = False, clusters: bool = False) -> Model:
+    """The model of that name, with the settings of a spec; with effects of clusters if it can have them."""
+    listed = find_model(name)
+    return _load((clusters and listed.clustered) or listed.home).from_spec(settings, weight_public)
 
 
 @cache

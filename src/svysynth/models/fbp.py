@@ -196,10 +196,11 @@ class PopulationBias:
         return shift[:2]
 
     def simulate(
-        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
+        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, generator: np.random.Generator
     ) -> tuple[Floats, Floats]:
         """Records of the sample, where outcomes are shifted by κ_yσ_y² and log π by σ_π² from the population."""
         slope, sigma_y, sigma_pi = (parameters[name] for name in ("kappa_y", "sigma_y", "sigma_pi"))
+        noise = generator.standard_normal((2, len(cell)))
         t = (x @ parameters["beta"])[cell] + slope * sigma_y**2 + sigma_y * noise[0]
         return t, -(slope * t + (x @ parameters["kappa_x"])[cell] + sigma_pi**2 + sigma_pi * noise[1])
 

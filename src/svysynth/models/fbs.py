@@ -242,10 +242,11 @@ class SpreadBias:
         return shift
 
     def simulate(
-        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, noise: Floats
+        self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, generator: np.random.Generator
     ) -> tuple[Floats, Floats]:
         """Records from the model; v is zero where weights are public."""
         covariance = parameters["covariance"]
+        noise = generator.standard_normal((2, len(cell)))
         off = np.linalg.cholesky(covariance) @ noise[: len(covariance)]
         t = (x @ parameters["beta_y"])[cell] + off[0]
         return t, np.zeros(len(cell)) if self.weight_public else (x @ parameters["beta_w"])[cell] + off[1]

@@ -19,7 +19,7 @@ from svysynth.core.column_storage import Column, derive
 from svysynth.core.engine import LOCAL, Engine, map_blocks
 from svysynth.core.errors import SurveyError
 from svysynth.core.formula import Formula, parse_formula
-from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.transforms import transformed
 from svysynth.survey.survey import Survey
@@ -47,9 +47,33 @@ class Records:
     """The execution backend."""
     scratch: Path | None = None
     """The folder for columns of their length that are too long for memory."""
+    cluster: Integers | None = None
+    """The number of each record's cluster, from 0; None without clusters."""
 
     def __len__(self) -> int:
         return len(self.t)
+
+    @property
+    def clustered(self) -> tuple[Integers, int]:
+        """The cluster of every record, and the number of clusters; for models with effects of clusters alone."""
+        if self.cluster is None:
+            remedy = "name the column of the clusters (survey.cluster), or use a model without these effects"
+            raise SurveyError("data", "the survey", "has no clusters, of which the model has effects", remedy)
+        return self.cluster, int(self.cluster.max()) + 1
+
+    def in_clusters(self) -> tuple[Integers, Integers, Integers]:
+        """The combinations of cell and cluster that have records, and the position of every record among them."""
+        cluster, clusters = self.clustered
+        keys, place = group_ids(np.asarray(self.cell, np.int64) * clusters + cluster, len(self.x) * clusters)
+        return keys // clusters, keys % clusters, place
+
+    def rows_in_clusters(self) -> tuple[Floats, Integers]:
+        """The rows of x for a model with effects of clusters, and the position of every record among them.
+
+        The last entry of a row is the number of the cluster, after the row of the design matrix.
+        """
+        cells, clusters, place = self.in_clusters()
+        return np.column_stack([self.x[cells], clusters]), place
 
 
 def make_records(survey: Survey, formula: str | None = None) -> Records:
@@ -64,7 +88,8 @@ def make_records(survey: Survey, formula: str | None = None) -> Records:
     v = derive(partial(_log_ratio, mean=mean), survey.weights)
     if weight is not None:
         x, terms = _with_weight(x, terms, _log_ratio(weight, mean))
-    return Records(t, v, cell, x, terms, survey.engine, survey.scratch)
+    cluster = None if survey.index.psu is None else np.asarray(survey.index.psu)
+    return Records(t, v, cell, x, terms, survey.engine, survey.scratch, cluster)
 
 
 @outlined

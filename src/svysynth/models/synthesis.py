@@ -87,10 +87,11 @@ def synthesize_draws(
     if survey.weight_public:
         kept = groups.frame[survey.design.weight].to_numpy()
         groups = replace(groups, frame=groups.frame.drop(survey.design.weight))
+    rows = _rows_in_clusters(records, survey) if model.traits.clusters else records.x[groups.cell]
     made = []
     for number, draw in enumerate(draws):
         numbers = {name: np.asarray(value) for name, value in draw.items()}
-        block = _Block(model, numbers, records.x[groups.cell], groups.count, size, number, streams)
+        block = _Block(model, numbers, rows, groups.count, size, number, streams)
         weights: _ScaledWeights | _KeptWeights
         if kept is None:
             sums = map_blocks(survey.engine, _WeightSums(block), size)
@@ -101,6 +102,14 @@ def synthesize_draws(
         columns = _Columns(block, weights, survey.transform, digits)
         made.append(survey_of_columns(survey, groups, columns, (SMOOTHED, UNSMOOTHED), f"synthetic-{number}"))
     return tuple(made)
+
+
+def _rows_in_clusters(records: Records, survey: Survey) -> Floats:
+    """What the records of each group have in common: the row of the design matrix, and the number of the cluster."""
+    groups, group = survey.in_memory().grouped(np.ones(len(survey), np.int64))
+    cluster = np.empty(len(groups.count))
+    cluster[group], _ = records.clustered
+    return np.column_stack([records.x[groups.cell], cluster])
 
 
 @outlined

@@ -17,6 +17,7 @@ from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
 from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
+from svysynth.survey.domains import PublicDomain, domain_column
 
 FORMAT = 3
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -24,6 +25,16 @@ Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DomainFacts(_Part):
+    """A domain that tables are restricted to, as levels of public columns."""
+
+    condition: str
+    """The condition of the spec, on the codes of the file."""
+    columns: tuple[str, ...]
+    parts: tuple[dict[str, tuple[str, ...]], ...]
+    """Records in any of these parts are inside. A part has the named levels of each column; all levels of others."""
 
 
 class SurveyFacts(_Part):
@@ -48,6 +59,18 @@ class SurveyFacts(_Part):
     population_total: float | None
     records: int
     """The number of records; where whole records are protected, with noise."""
+    domain: str | None = None
+    """The condition that all tables are restricted to."""
+    domains: tuple[DomainFacts, ...] = ()
+    """What each domain means in terms of labels."""
+
+    @property
+    def known_domains(self) -> dict[str, PublicDomain]:
+        """The domains by the name of their column; parts that do not fit the levels are a ValueError."""
+        return {
+            domain_column(one.condition): PublicDomain.of_parts(one.columns, one.parts, self.levels)
+            for one in self.domains
+        }
 
     @property
     def released_fpc(self) -> str | None:
@@ -127,6 +150,7 @@ class Manifest(_Part):
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
         roles = "outcome", "weight", "weight_public", "transform", "strata", "cluster", "fpc", "public"
-        given = {role: getattr(self.survey, role) for role in (*roles, "population_total")}
-        survey = {"data": Path("microdata"), "fpc_public": self.survey.fpc is not None} | given
+        own: dict[str, Any] = {role: getattr(self.survey, role) for role in (*roles, "population_total")}
+        own["fpc_public"] = self.survey.fpc is not None
+        survey = {"data": Path("microdata"), "domain": self.survey.domain} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -26,6 +27,7 @@ from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
 from svysynth.privacy.tamper_marks import Anchor
 from svysynth.survey.design import Design
+from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey, SurveyInMemory
 
 MICRODATA_DIGITS = 8
@@ -37,6 +39,7 @@ MOST_RECORDS_AS_TEXT = 1_000_000
 NOT_FOR_RELEASE = "NOT FOR RELEASE: made with a seed, which undoes the protection."
 COUNTS = ("id", "n")
 """Columns that are whole numbers already."""
+NO_DOMAINS: Mapping[str, PublicDomain] = MappingProxyType({})
 STAMP = "NOT-FOR-RELEASE-"
 """What the names of public files begin with where the run had a seed."""
 
@@ -63,6 +66,8 @@ class Release:
     attachments: Mapping[str, bytes] = field(default_factory=dict)
     """Further public files that the mechanism gives out, by name."""
     created: date = field(default_factory=date.today)
+    domains: Mapping[str, PublicDomain] = field(default_factory=dict)
+    """The domains that tables may be restricted to, by the name of their column."""
 
     def __post_init__(self) -> None:
         promised = self.guarantee.charged
@@ -168,7 +173,12 @@ def as_published(frame: pl.DataFrame, start: int) -> pl.DataFrame:
     return frame.with_columns(pl.col(labels).cast(pl.String)).with_row_index("id", offset=start + 1)
 
 
-def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Sequence[str]]) -> Survey:
+def survey_of_microdata(
+    frame: pl.DataFrame,
+    spec: Spec,
+    levels: Mapping[str, Sequence[str]],
+    domains: Mapping[str, PublicDomain] = NO_DOMAINS,
+) -> Survey:
     """The survey in a published synthetic file, to make tables from it again."""
     strata, cluster = spec.survey.strata, spec.survey.cluster
     columns = dict(levels)
@@ -183,5 +193,7 @@ def survey_of_microdata(frame: pl.DataFrame, spec: Spec, levels: Mapping[str, Se
         spec.survey.transform,
         spec.survey.population_total,
         weight_public=spec.survey.weight_public,
+        domain=spec.survey.domain,
+        domains=domains,
         frame=frame.drop("id").with_columns(labelled),
     )

@@ -53,10 +53,13 @@ class More:
         return self.source.left
 
     def tabulate(
-        self, by: str | Sequence[str], statistics: Statistic | Sequence[Statistic] = ("count", "mean")
+        self,
+        by: str | Sequence[str],
+        statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
+        domain: str | None = None,
     ) -> pl.DataFrame:
-        """One table with all its margins, as if the release contained it."""
-        return self.source.tabulate_all([make_table(by, statistics)])
+        """One table with all its margins, as if the release contained it; `domain` is one of those in the manifest."""
+        return self.source.tabulate_all([make_table(by, statistics, domain)])
 
     def synthetic(self, files: int) -> Synthetic:
         """Further synthetic files as surveys in memory; the same ones each time."""

@@ -18,6 +18,7 @@ from svysynth.mechanisms.base import mechanism_of
 from svysynth.mechanisms.synthetic_files import file_name
 from svysynth.privacy.manifest import (
     FORMAT,
+    DomainFacts,
     LedgerEntry,
     Manifest,
     PrivacyFacts,
@@ -27,6 +28,7 @@ from svysynth.privacy.manifest import (
 from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release, microdata
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.public import public_page
+from svysynth.survey.domains import domain_column
 from svysynth.survey.files import write_frame, write_parts
 
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
@@ -103,6 +105,8 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             levels={column: tuple(labels) for column, labels in release.levels.items()},
             population_total=spec.survey.population_total,
             records=release.records,
+            domain=spec.survey.domain,
+            domains=_domains(release),
         ),
         model=spec.model if mechanism.modelled else None,
         estimation=spec.estimation,
@@ -112,6 +116,14 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
         versions={package: version(package) for package in PACKAGES + mechanism.packages},
         files=files,
         ledger=LedgerEntry(**vars(release.anchor)) if release.anchor else None,
+    )
+
+
+def _domains(release: Release) -> tuple[DomainFacts, ...]:
+    conditions = {domain_column(condition): condition for condition in release.spec.survey.domains}
+    return tuple(
+        DomainFacts(condition=conditions[name], columns=domain.columns, parts=tuple(domain.parts(release.levels)))
+        for name, domain in release.domains.items()
     )
 
 

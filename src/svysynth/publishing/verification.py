@@ -32,6 +32,7 @@ from svysynth.privacy.payment import ANCHOR
 from svysynth.privacy.release import MICRODATA_DIGITS, STAMP, TABLE_DIGITS, rounded
 from svysynth.privacy.tamper_marks import Anchor
 from svysynth.publishing.public_folder import MANIFEST, SUMS, checksum, checksums, sums_text
+from svysynth.survey.domains import columns_of_domain, domain_column
 from svysynth.survey.formats.base import READER_ERRORS
 from svysynth.survey.formats.csv import as_written
 from svysynth.survey.row_filter import refuse_private_filter
@@ -170,6 +171,21 @@ def _check_promise(manifest: Manifest) -> None:
     ):
         raise wrong("has a manifest that contradicts itself")
     _check_universe(manifest)
+    _check_domains(manifest)
+
+
+def _check_domains(manifest: Manifest) -> None:
+    """Every domain of a table is explained, in levels of the columns that its condition names."""
+    survey = manifest.survey
+    named = {condition for condition in (survey.domain, *(table.domain for table in manifest.tables)) if condition}
+    try:
+        same = all(len(columns_of_domain(one.condition)) == len(one.columns) for one in survey.domains)
+        known = survey.known_domains  # its parts have to be of the columns' levels
+    except (SurveyError, LookupError, ValueError):
+        raise wrong("has a manifest that contradicts itself") from None
+    public = all(set(domain.columns) <= set(survey.public) for domain in known.values())
+    if not (same and public and {domain_column(condition) for condition in named} <= set(known)):
+        raise wrong("has a manifest that contradicts itself")
 
 
 def _check_universe(manifest: Manifest) -> None:

@@ -18,9 +18,8 @@ import polars as pl
 from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks
 from svysynth.core.grouping import Integers, group_ids
-from svysynth.core.transforms import Transform
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
-from svysynth.survey.formats.base import CodeLabels
+from svysynth.survey.domains import codes_of
 from svysynth.survey.survey import Groups, Survey, SurveyInMemory
 
 
@@ -91,7 +90,7 @@ class SurveyOnDisk(Survey):
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        return SurveyInMemory(*_roles_of(self), calibration=self.calibration, frame=frame)
+        return SurveyInMemory(**_roles_of(self), **_variance_of(self), frame=frame)
 
     def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
@@ -99,7 +98,7 @@ class SurveyOnDisk(Survey):
 
     def _cell_of_group(self, columns: Sequence[str]) -> Integers:
         sizes = [len(self.levels(column)) for column in columns]
-        codes = [self.public_part.frame[column].to_physical().to_numpy() for column in columns]
+        codes = [codes_of(self.public_part.frame, column, self.domains) for column in columns]
         if not columns:
             return np.zeros(len(self.public_part.count), np.int64)
         return np.asarray(np.ravel_multi_index(codes, sizes), np.int64)
@@ -119,9 +118,9 @@ def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> Survey
         column.write(0, survey.values(name))
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, place)
-    where = engine, folder, survey.other
-    made = SurveyOnDisk(*_roles_of(survey), *where, columns=columns, group=group, public_part=groups)
-    return replace(made, calibration=survey.calibration)
+    where: dict[str, Any] = {"engine": engine, "scratch": folder, "other": survey.other}
+    roles = _roles_of(survey) | _variance_of(survey)
+    return SurveyOnDisk(**roles, **where, columns=columns, group=group, public_part=groups)
 
 
 def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:
@@ -129,12 +128,15 @@ def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str,
     return {name: Stored.create(folder / f"column-{place}", np.float64, length) for place, name in enumerate(names)}
 
 
-def _roles_of(
-    survey: Survey,
-) -> tuple[str, Design, tuple[str, ...], Transform, float | None, Mapping[str, CodeLabels], bool]:
+def _roles_of(survey: Survey) -> dict[str, Any]:
     """What a survey has in common with the survey that it is made from."""
-    roles = survey.outcome, survey.design, survey.public, survey.transform, survey.population_total, survey.codes
-    return (*roles, survey.weight_public)
+    names = "outcome", "design", "public", "transform", "population_total", "codes", "weight_public"
+    return {name: getattr(survey, name) for name in (*names, "domain", "domains")}
+
+
+def _variance_of(survey: Survey) -> dict[str, Any]:
+    """What tables of a survey have to know besides, which synthetic files do not have."""
+    return {"replicates": survey.replicates, "calibration": survey.calibration}
 
 
 def survey_of_columns(
@@ -158,12 +160,12 @@ def survey_of_columns(
         blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))
         frame = groups.frame[group].with_columns(map(pl.Series, names, numbers))
-        return SurveyInMemory(*_roles_of(like), like.engine, frame=frame)
+        return SurveyInMemory(**_roles_of(like), engine=like.engine, frame=frame)
     stored = [Stored.create(like.scratch / f"{name}-{place}", np.float64, records) for place in range(len(names))]
     group_column = Stored.create(like.scratch / f"{name}-group", np.int32, records)
     map_blocks(like.engine, _Write((group_column, *stored), columns), records)
-    made, where = dict(zip(names, stored, strict=True)), (like.engine, like.scratch)
-    return SurveyOnDisk(*_roles_of(like), *where, columns=made, group=group_column, public_part=groups)
+    made, where = dict(zip(names, stored, strict=True)), dict[str, Any](engine=like.engine, scratch=like.scratch)
+    return SurveyOnDisk(**_roles_of(like), **where, columns=made, group=group_column, public_part=groups)
 
 
 @dataclass(frozen=True)

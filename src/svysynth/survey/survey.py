@@ -35,7 +35,7 @@ from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
-from svysynth.survey.domains import read_domains
+from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, public_domains, read_domains, seen_by_domains
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
@@ -91,6 +91,8 @@ class Survey(ABC):
     """For each column: the share of records that count as its level in `survey.other`, being missing or undeclared."""
     domain: str | None = None
     """The condition that tables are restricted to; there is a column for it (`domains.py`)."""
+    domains: Mapping[str, PublicDomain] = field(default_factory=dict)
+    """The domains that follow from public columns, by the name of their column, which is nowhere stored."""
     replicates: ReplicatesSpec | None = None
     """Replicate weights that came with the file, from which variances are made; there is a column for each."""
     calibration: CalibrationSpec | None = None
@@ -190,7 +192,9 @@ class Survey(ABC):
 
     @final
     def levels(self, column: str) -> tuple[str, ...]:
-        """The labels of a public column, in order."""
+        """The labels of a public column, or of the column of a domain, in order."""
+        if column in self.domains:
+            return LEVELS
         dtype = self.schema[column]
         assert isinstance(dtype, pl.Enum)
         return tuple(dtype.categories)
@@ -279,7 +283,7 @@ class SurveyInMemory(Survey):
         cell = np.zeros(len(self), smallest_integer(math.prod(sizes)))
         for column, size in zip(columns, sizes, strict=True):
             cell *= size
-            cell += self.frame[column].to_physical().to_numpy().astype(cell.dtype)
+            cell += codes_of(self.frame, column, self.domains).astype(cell.dtype)
         return cell
 
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
@@ -378,8 +382,8 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     require_records(frame, "the data", "export the file again")
     frame = records_that_take_part(frame, spec, file)
     require_records(frame, "survey.where", "loosen the condition")
-    domains = list(read_domains(frame, spec, file))
     raw = as_declared(frame, declared_columns(spec), spec, file)
+    seen = seen_by_domains(frame, raw, spec)
     del frame  # each raw column can be freed as soon as it has been converted
     refuse_unlisted(raw, spec)
     file = with_labels(file, raw, spec)
@@ -392,6 +396,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     for name in (name for name in declared_columns(spec) if name in raw):
         columns[name] = design_levels(raw.pop(name), spec, file)
     check_ranges(columns, spec)
+    domains = public_domains(spec, codes, seen.schema, file)
     survey = SurveyInMemory(
         spec.outcome,
         Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later, spec.fpc_public),
@@ -402,9 +407,10 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         spec.weight_public,
         other=other,
         domain=spec.domain,
+        domains=domains,
         replicates=spec.replicates,
         calibration=spec.calibration,
-        frame=pl.DataFrame(columns).with_columns(domains),
+        frame=pl.DataFrame(columns).with_columns(read_domains(seen, spec, file, tuple(domains))),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later
     return survey

@@ -487,8 +487,12 @@ def test_another_model_and_a_formula_give_tables_too(measured, fitted):
 # --- figures ---
 
 
-def test_the_variance_within_and_between_cells_is_what_samples_have():
-    """The closed form against the mean of the usual estimator over samples that the same draw describes."""
+@pytest.mark.parametrize("regions", [3, 2])
+def test_the_variance_within_and_between_cells_is_what_samples_have(regions):
+    """The closed form against the mean of the usual estimator over samples that the same draw describes.
+
+    With fewer regions than there are, proportions are of the records in these.
+    """
     generator = np.random.default_rng(5)
     survey = survey_of(people(600))
     facts = facts_of(survey)
@@ -499,19 +503,23 @@ def test_the_variance_within_and_between_cells_is_what_samples_have():
         10 + means[:1], means[1:], np.zeros((1, cells)), np.zeros((1, cells)), *np.array([[0.3], [0.2], [-0.1]])
     )
     found = cell_figures(one, facts.size, 50_000.0, "log", (1.0, 1e9))
-    domain = np.unique(facts.codes[facts.cell][:, 1], return_inverse=True)[1]
+    base = facts.codes[facts.cell][:, 0] < regions
+    domain = np.where(base, np.unique(facts.codes[facts.cell][:, 1], return_inverse=True)[1], 2)
+    every, in_base = np.ones(len(base), bool), np.repeat(base, facts.count).astype(float)
     cell, stratum = np.repeat(facts.cell, facts.count), np.repeat(facts.stratum, facts.count)
     drawn = means[:, cell] + (np.linalg.cholesky(covariance) @ generator.standard_normal((4000, 2, len(cell))))
     weight, outcome = np.exp(drawn[:, 1]), np.exp(10 + drawn[:, 0])
     weight *= 50_000.0 / (weight @ np.ones(len(cell)))[:, None]
     inside = (np.repeat(domain, facts.count) == 1).astype(float)
     for statistic in ("count", "mean", "total", "proportion"):
-        expected = _design_variance(statistic, _Sums.of(found, found.size, facts, domain), found, facts, domain)[0, 1]
+        sums = _Sums.of(found, found.size, facts, domain, base if statistic == "proportion" else every)
+        expected = _design_variance(statistic, sums, found, facts, domain)[0, 1]
         own, whole = (weight * inside).sum(axis=1, keepdims=True), 50_000.0
+        part = (weight * in_base).sum(axis=1, keepdims=True)
         total = (weight * inside * outcome).sum(axis=1, keepdims=True)
         z = {
             "count": weight * (inside - own / whole),
-            "proportion": weight * (inside - own / whole) / whole,
+            "proportion": weight * (inside - in_base * own / part) / part,
             "total": weight * (inside * outcome - total / whole),
             "mean": weight * inside * (outcome - total / own) / own,
         }[statistic]
@@ -549,12 +557,14 @@ def test_what_the_model_does_not_follow_is_what_direct_figures_vary_more(transfo
     modelled = cell_figures(
         CellDraws(own[:, 0], own[:, 1], zeros, zeros, *spreads), facts.size, 1000.0, transform, (-1e9, 1e9)
     )
-    sums = _Sums.of(modelled, modelled.size, facts, domain)
+    every = np.ones(len(facts.cell), bool)
+    sums = _Sums.of(modelled, modelled.size, facts, domain, every)
     for statistic, direct, model in (
         ("count", count, sums.weight),
         ("mean", total / count, sums.outcome / sums.weight),
     ):
-        expected = _not_followed(statistic, _Sums.of(found, found.size, facts, domain), found, facts, domain)[0]
+        of_draw = _Sums.of(found, found.size, facts, domain, every)
+        expected = _not_followed(statistic, of_draw, found, facts, domain)[0]
         varies, more = direct.var(axis=0).sum(), (direct.var(axis=0) - model.var(axis=0)).sum()
         assert expected.sum() == pytest.approx(more, rel=0.2, abs=0.02 * varies + 1e-9)
         assert whole or more > 0.05 * varies

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from svysynth.core.grouping import Floats, Integers, group_sums
+from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import Lonely, Statistic
 from svysynth.estimation.linearization import taylor_variance
@@ -38,8 +38,13 @@ class ExactCounts:
         index = DesignIndex(facts.stratum, None, facts.stratum, facts.of_stratum, facts.unsampled)
         return cls(Moments(*places, nothing, mean, nothing, scatter, nothing, nothing), index)
 
-    def __call__(self, statistic: Statistic, domain: Integers, lonely: Lonely) -> tuple[Floats, Floats]:
-        """Estimate and variance for each domain; `domain` gives the domain of each group."""
-        sums = sum_domains(self.moments, domain, int(domain.max()) + 1)
+    def __call__(
+        self, statistic: Statistic, domain: Integers, lonely: Lonely, inside: Booleans
+    ) -> tuple[Floats, Floats]:
+        """Estimate and variance for each domain; `domain` gives the domain of each group.
+
+        Proportions are of the groups that are inside the table's base.
+        """
+        sums = sum_domains(self.moments, domain, int(domain.max()) + 1, None if inside.all() else inside)
         variance = taylor_variance(statistic, self.moments, self.index, domain, sums, lonely)
         return estimate(statistic, sums.weight, sums.outcome, sums.base), variance

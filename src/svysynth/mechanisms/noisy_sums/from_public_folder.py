@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,7 @@ class FromPublic:
         if list(plan.draws) != (choose_draws(len(drawn), files) + 1 if files else np.empty(0)).tolist():
             raise ValueError("the files do not come from the draws that follow from the manifest's number of files")
         survey = manifest.survey
+        facts = replace(facts, domain=survey.domain, domains=survey.known_domains)
         make = FileMaker(drawn, measurement, facts, plan.seed, survey.outcome, survey.strata, fpc=survey.fpc)
         return cls(make, plan, manifest.estimation)
 

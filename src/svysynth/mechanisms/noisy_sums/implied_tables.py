@@ -28,13 +28,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from svysynth.core.grouping import Floats, Integers
+from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import ROUNDING
 from svysynth.estimation.statistics import estimate
-from svysynth.estimation.tables import Layout, finish_table
+from svysynth.estimation.tables import Layout, domain_columns, finish_table, records_less_strata, title_of
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
@@ -197,33 +197,52 @@ def tables_of_draws(
     exact = ExactCounts.of(facts)
     frames = []
     for table in tables:
-        layout = Layout.of(table, columns, facts)
+        layout, title, inside = Layout.of(table, columns, facts), title_of(table, facts.domain), _base(table, facts)
         for statistic in table.statistics:
-            value = np.full(layout.rows, np.nan if statistic == "mean" else 0.0)
-            variance, count = value.copy(), np.zeros(layout.rows, np.int64)
+            value = np.full(layout.rows + 1, np.nan if statistic == "mean" else 0.0)
+            variance, count = value.copy(), np.zeros(layout.rows + 1, np.int64)
             known = exact if statistic in ("count", "proportion") else None
-            for row in layout.domains(levels):
-                filled, domain = np.unique(row, return_inverse=True)
+            for row in layout.domains(levels) if inside.any() else ():
+                # groups outside the base have a row of their own, which is left out in the end
+                filled, domain = np.unique(np.where(inside, row, layout.rows), return_inverse=True)
                 if known is None:
-                    found, spread = _figures(statistic, cells, facts, domain)
+                    found, spread = _figures(statistic, cells, facts, domain, inside)
                     spread = np.where(spread > (ROUNDING * found) ** 2, spread, 0.0)
                 else:
-                    found, spread = known(statistic, domain, estimation.lonely)
+                    found, spread = known(statistic, domain, estimation.lonely, inside)
                 value[filled], variance[filled] = found, spread
                 count[filled] = np.bincount(domain, facts.count, len(filled)).astype(np.int64)
             if statistic == "mean":
                 value[count == 0] = variance[count == 0] = np.nan
+            if statistic == "proportion" and not inside.any():
+                value[:] = variance[:] = np.nan
             labels = layout.label_columns(columns)
-            df = np.inf if known is None else float(known.index.degrees_of_freedom)
-            frames.append(finish_table(table.title, statistic, labels, value, variance, count, df, estimation))
+            df = np.inf if known is None else float(records_less_strata(facts.count, facts.stratum, inside))
+            rows = value[:-1], variance[:-1], count[:-1]
+            frames.append(finish_table(title, statistic, labels, *rows, df, estimation))
     return pl.concat(frames)
 
 
-def _figures(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domain: Integers) -> tuple[Floats, Floats]:
-    """Estimate and variance of a statistic for each domain; `domain` gives the domain of each group."""
-    sums = _Sums.of(cells, cells.size, facts, domain)
-    figures = estimate(statistic, sums.weight, sums.outcome, sums.population)
-    typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain)
+def _base(table: TableSpec, facts: PublicFacts) -> Booleans:
+    """Which groups are inside the domains of a table; all of them without a domain."""
+    levels, columns, inside = facts.codes[facts.cell], list(facts.labels), np.ones(len(facts.cell), bool)
+    for name in domain_columns(table, facts.domain, facts.domains):
+        domain = facts.domains[name]
+        inside &= domain.holds([levels[:, columns.index(column)] for column in domain.columns])
+    return inside
+
+
+def _figures(
+    statistic: Statistic, cells: CellFigures, facts: PublicFacts, domain: Integers, inside: Booleans
+) -> tuple[Floats, Floats]:
+    """Estimate and variance of a statistic for each domain; `domain` gives the domain of each group.
+
+    Proportions are of the groups that are inside the table's base.
+    """
+    base = inside if statistic == "proportion" else np.ones(len(inside), bool)
+    sums = _Sums.of(cells, cells.size, facts, domain, base)
+    figures = estimate(statistic, sums.weight, sums.outcome, sums.base)
+    typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain, base)
     design = _design_variance(statistic, typical, cells, facts, domain)
     design -= np.minimum(_not_followed(statistic, typical, cells, facts, domain), MOST_NOT_FOLLOWED * design)
     return figures.mean(axis=0), figures.var(axis=0, ddof=1) + np.median(design, axis=0)
@@ -232,33 +251,39 @@ def _figures(statistic: Statistic, cells: CellFigures, facts: PublicFacts, domai
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Σw and Σwy of each domain, and Σw of the whole file: draw × domain."""
+    """Σw and Σwy of each domain, and Σw of the base, which is the whole file or the base of proportions."""
 
     weight: Floats
+    """Draw × domain."""
     outcome: Floats
-    population: Floats
+    base: Floats
+    in_base: Floats
+    """1 for each group that is in the base, else 0."""
 
     @classmethod
-    def of(cls, cells: CellFigures, size: Floats, facts: PublicFacts, domain: Integers) -> _Sums:
+    def of(cls, cells: CellFigures, size: Floats, facts: PublicFacts, domain: Integers, base: Booleans) -> _Sums:
         place = np.empty(len(facts.codes), np.int64)
         place[facts.cell] = domain  # a domain is a union of cells
         inside = np.eye(int(domain.max()) + 1)[place]
+        in_base = np.zeros(len(facts.codes))
+        in_base[facts.cell] = base
         weight = cells.weight * size
-        return cls(weight @ inside, (weight * cells.outcome) @ inside, weight.sum(axis=1, keepdims=True))
+        whole = (weight @ in_base)[:, np.newaxis]
+        return cls(weight @ inside, (weight * cells.outcome) @ inside, whole, base.astype(float))
 
 
 def _linearised(statistic: Statistic, sums: _Sums, scaled: bool) -> tuple[Floats, Floats, Floats]:
-    """The a, b and c of the linearised values z = w(1_d(a + b·y) − c): draw × domain."""
+    """The a, b and c of the linearised values z = w(1_d(a + b·y) − c·1_base): draw × domain."""
     nothing = np.zeros_like(sums.weight)
     match statistic:
         case "mean":
             return -sums.outcome / sums.weight**2, 1 / sums.weight, nothing
         case "total":
-            return nothing, nothing + 1, scaled * sums.outcome / sums.population
+            return nothing, nothing + 1, scaled * sums.outcome / sums.base
         case "count":
-            return nothing + 1, nothing, sums.weight / sums.population
+            return nothing + 1, nothing, sums.weight / sums.base
         case "proportion":
-            return nothing + 1 / sums.population, nothing, sums.weight / sums.population**2
+            return nothing + 1 / sums.base, nothing, sums.weight / sums.base**2
 
 
 def _design_variance(
@@ -269,7 +294,7 @@ def _design_variance(
     Between cells it is the variance of records at the means of their cells; within cells it is Σ (1 − f)n_c Var z.
     Files are scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise. The
     linearised mean is w·1_d(y − ȳ_d)/N_d. All have the form z = w(1_d(a + b·y) − c), with a, b and c constant within a
-    domain.
+    domain. In a proportion of a base, c is zero outside the base.
     """
     a, b, c = _linearised(statistic, sums, cells.scaled)
     domains = a.shape[1]
@@ -279,17 +304,19 @@ def _design_variance(
         own = np.flatnonzero(facts.stratum == stratum)
         inside, size = np.eye(domains)[domain[own]], of_stratum[stratum]
         weight, outcome = cells.weight[:, facts.cell[own]], cells.outcome[:, facts.cell[own]]
-        w, ww = weight * facts.count[own], weight**2 * facts.count[own]
+        w, ww, in_base = weight * facts.count[own], weight**2 * facts.count[own], sums.in_base[own, np.newaxis]
         form = a * (ww @ inside) + b * ((ww * outcome) @ inside)
         square = a * form + b * (a * ((ww * outcome) @ inside) + b * ((ww * outcome**2) @ inside))
-        square += c * (c * ww.sum(axis=1, keepdims=True) - 2 * form)
-        total = a * (w @ inside) + b * ((w * outcome) @ inside) - c * w.sum(axis=1, keepdims=True)
+        square += c * (c * (ww @ in_base) - 2 * form)
+        total = a * (w @ inside) + b * ((w * outcome) @ inside) - c * (w @ in_base)
         found = found + unsampled[stratum] * size / (size - 1) * np.maximum(square - total**2 / size, 0.0)
-    return found + _within_cells(cells, facts, domain, a, b, c)
+    return found + _within_cells(cells, facts, sums.in_base, domain, a, b, c)
 
 
-def _within_cells(cells: CellFigures, facts: PublicFacts, domain: Integers, a: Floats, b: Floats, c: Floats) -> Floats:
-    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c)."""
+def _within_cells(
+    cells: CellFigures, facts: PublicFacts, in_base: Floats, domain: Integers, a: Floats, b: Floats, c: Floats
+) -> Floats:
+    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c·1_base)."""
     cell = facts.cell
     mean, outcome, second = (values[:, cell] for values in (cells.weight, cells.outcome, cells.squared_weight))
     tilted, spread = cells.tilted_outcome[:, cell], cells.tilted_variance[:, cell]
@@ -297,7 +324,7 @@ def _within_cells(cells: CellFigures, facts: PublicFacts, domain: Integers, a: F
     of_weight = second - mean**2
     of_both = second * tilted - mean**2 * outcome
     of_outcome = second * (tilted**2 + spread) - (mean * outcome) ** 2
-    return _quadratic((of_weight, of_both, of_outcome), facts, domain, a, b, c)
+    return _quadratic((of_weight, of_both, of_outcome), facts, in_base, domain, a, b, c)
 
 
 def _not_followed(
@@ -312,18 +339,24 @@ def _not_followed(
     weight, outcome = cells.weight[:, facts.cell], cells.outcome[:, facts.cell]
     first, both, last = (values[:, facts.cell] for values in cells.own_spread)
     moments = first, outcome * first + both, outcome**2 * first + 2 * outcome * both + last
-    found = _quadratic(tuple(weight**2 * moment for moment in moments), facts, domain, a, b, c)
+    found = _quadratic(tuple(weight**2 * moment for moment in moments), facts, sums.in_base, domain, a, b, c)
     common = b * ((weight * np.sqrt(last) * facts.count) @ np.eye(a.shape[1])[domain])
     unsampled = np.average(facts.unsampled[facts.stratum], weights=facts.count)
     return np.asarray(np.maximum(found - unsampled * common**2 / facts.count.sum(), 0.0))
 
 
 def _quadratic(
-    moments: tuple[Floats, ...], facts: PublicFacts, domain: Integers, a: Floats, b: Floats, c: Floats
+    moments: tuple[Floats, ...],
+    facts: PublicFacts,
+    in_base: Floats,
+    domain: Integers,
+    a: Floats,
+    b: Floats,
+    c: Floats,
 ) -> Floats:
-    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c), from the variances and covariance of w and wy in each group."""
+    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c·1_base), from the variances and covariance of w and wy."""
     inside, count = np.eye(a.shape[1])[domain], facts.count * facts.unsampled[facts.stratum]
     of_weight, of_both, of_outcome = ((moment * count) @ inside for moment in moments)
-    whole = of_weight.sum(axis=1, keepdims=True)
+    whole = ((moments[0] * count) @ in_base)[:, np.newaxis]
     own = (a - c) ** 2 * of_weight + 2 * (a - c) * b * of_both + b**2 * of_outcome
     return np.asarray(np.maximum(own, 0.0) + c**2 * (whole - of_weight))

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -140,8 +140,8 @@ class FileMaker:
         design = Design(SMOOTHED, self.strata, fpc=self.fpc, fpc_public=self.fpc is not None)
         roles = self.outcome, design, tuple(self.facts.labels), self.measurement.transform
         total, public = self.measurement.population_total, self.facts.weights is not None
-        where = self.engine, self.scratch
-        like = SurveyInMemory(*roles, total, {}, public, *where, frame=groups.frame.clear())
+        like = SurveyInMemory(*roles, total, {}, public, self.engine, self.scratch, frame=groups.frame.clear())
+        like = replace(like, domain=self.facts.domain, domains=self.facts.domains)
         return survey_of_columns(like, groups, self(draw), (SMOOTHED,), f"synthetic-{draw}")
 
     def frames(self, draw: int, ranges: Sequence[range]) -> Iterator[pl.DataFrame]:

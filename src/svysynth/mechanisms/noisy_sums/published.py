@@ -142,7 +142,7 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
         stratum,
         count,
         weights,
-        np.array(public["fpc"], np.float64) if "fpc" in public else None,
+        fpc=np.array(public["fpc"], np.float64) if "fpc" in public else None,
     )
     scales = Scale(**content["outcome_scale"]), Scale(**content["weight_scale"])
     scaling = Scaling(*scales, content["reach"], plan.weights_public)

@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
+from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import Lonely, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
-from svysynth.estimation.tables import crossing
+from svysynth.estimation.tables import crossing, domain_columns
 from svysynth.mechanisms.noise import RESOLUTION, SUMS, Group, Level, Noise, Use, cell_sums
 from svysynth.mechanisms.noisy_tables.consistency import consistent, hierarchy
 from svysynth.survey.design import EXHAUSTED
+from svysynth.survey.domains import INSIDE
 from svysynth.survey.survey import Survey
 
 SWEEPS = 100
@@ -40,6 +41,9 @@ class Grid:
     """The finest cells that have records, and the rows of every level as unions of them."""
 
     columns: tuple[str, ...]
+    """The columns of tables, and after them those of their domains."""
+    domains: tuple[tuple[str, ...], ...]
+    """The columns of the domains of each table, which all its levels have."""
     cell: Integers
     """The finest cell of each record."""
     codes: Integers
@@ -53,19 +57,34 @@ class Grid:
 
     @classmethod
     def of(cls, survey: Survey, columns: tuple[str, ...], tables: Sequence[TableSpec]) -> Grid:
-        """The grid of tables by `columns`."""
+        """The grid of tables by `columns`, with the columns of their domains."""
+        known = {*survey.schema, *survey.domains}
+        domains = tuple(tuple(domain_columns(table, survey.domain, known)) for table in tables)
+        columns = (*columns, *dict.fromkeys(column for own in domains for column in own))
         sizes = [len(survey.levels(column)) for column in columns]
         keys, cell = group_ids(survey.cell_index(columns), crossing(sizes))
         codes = np.array(np.unravel_index(keys, sizes or [1])).T[:, : len(sizes)]
         row: dict[Level, Integers] = {}
-        for level in dict.fromkeys(level for table in tables for level in levels_of(table.by, columns)):
+        pairs = zip(tables, domains, strict=True)
+        levels = (level for table, own in pairs for level in levels_of(table.by, columns, own))
+        for level in dict.fromkeys([(), *levels]):
             kept = [columns.index(column) for column in level]
             code = np.zeros(len(keys), np.int64)
             for position in kept:
                 code = code * sizes[position] + codes[:, position]
             row[level] = group_ids(code, crossing([sizes[position] for position in kept]))[1]
         rows = {level: int(number.max()) + 1 for level, number in row.items()}
-        return cls(columns, cell, codes, np.bincount(cell, minlength=len(keys)), row, rows)
+        return cls(columns, domains, cell, codes, np.bincount(cell, minlength=len(keys)), row, rows)
+
+    def inside(self, number: int) -> Booleans:
+        """Which finest cells are inside the domains of a table."""
+        chosen = [self.columns.index(column) for column in self.domains[number]]
+        return np.asarray((self.codes[:, chosen] == INSIDE).all(axis=1))
+
+    def base(self, level: Level) -> Level:
+        """The level whose rows are the bases of proportions: the whole file, or what is inside and outside domains."""
+        every = {column for own in self.domains for column in own}
+        return tuple(column for column in level if column in every)
 
     def add(self, level: Level, of_cells: Floats | Integers) -> Floats:
         """Sum over the finest cells of each row; leading axes are kept."""
@@ -88,10 +107,10 @@ class Grid:
         return hierarchy([self.row[level] + first for level, first in zip(levels, start, strict=False)])
 
 
-def levels_of(by: Sequence[str], columns: Sequence[str]) -> list[Level]:
-    """The combinations of kept columns in the order of a table's layout, the total first."""
-    kept = itertools.product((False, True), repeat=len(by))
-    return [tuple(column for column in columns if column in set(itertools.compress(by, keep))) for keep in kept]
+def levels_of(by: Sequence[str], columns: Sequence[str], domains: Sequence[str] = ()) -> list[Level]:
+    """The combinations of kept columns in the order of a table's layout, the total first; all have its domains."""
+    kept = ({*itertools.compress(by, keep), *domains} for keep in itertools.product((False, True), repeat=len(by)))
+    return [tuple(column for column in columns if column in own) for own in kept]
 
 
 @outlined

@@ -47,7 +47,8 @@ def notes_on(survey: Survey, grid: Grid, strata: Strata, noise: Noise | None) ->
         "Any outcome or weight outside its bounds was replaced by the nearer bound. The standard errors do not include "
         "the bias that this causes."
     ]
-    if any(strata.finer(grid, level) is None for level in grid.rows):
+    shown = [level for level in grid.rows if level or () in grid.domains]
+    if any(strata.finer(grid, level) is None for level in shown):
         notes.append(
             "For rows that no table splits by stratum, standard errors treat the sample as one stratum. If strata "
             "differ, these standard errors are too large rather than too small."

@@ -38,7 +38,7 @@ from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
-from svysynth.estimation.tables import Layout, finish_table, require_public
+from svysynth.estimation.tables import Layout, finish_table, require_public, title_of
 from svysynth.mechanisms.findings import CLUSTERED
 from svysynth.mechanisms.noise import (
     MODEL_ERROR,
@@ -106,9 +106,9 @@ def additive_tables(
     strata = Strata.of(survey, grid, estimation.lonely)
     estimates = cache(lambda statistic, level: _estimate(statistic, level, levels, grid, strata, bounds, consistency))
     frames = [
-        _tidy(table, layout, statistic, survey, grid, partial(estimates, statistic), estimation)
-        for table, layout in zip(tables, layouts, strict=True)
-        for statistic in table.statistics
+        _tidy(number, tables[number], layout, statistic, survey, grid, partial(estimates, statistic), estimation)
+        for number, layout in enumerate(layouts)
+        for statistic in tables[number].statistics
     ]
     return AdditiveTables(
         pl.concat(frames), uses, statement(epsilon, bounds, uses), notes_on(survey, grid, strata, noise)
@@ -299,16 +299,17 @@ def _proportion(
     model: _Model,
     consistency: bool,
 ) -> _Estimates:
-    """Proportions: z = u(1 − p)/S₀ in the row and −u·p/S₀ outside it, with S₀ of the whole population."""
-    sums, whole = levels[level], levels[()]
-    population = whole.points[0].item()
-    if population <= LEAST_COUNT:
-        nothing = np.full(grid.rows[level], np.nan)
-        return _Estimates(nothing, nothing, nothing, nothing)
+    """Proportions: z = u(1 − p)/S₀ in the row and −u·p/S₀ elsewhere in its base, with S₀ of the base.
+
+    The base is the whole population, or the part of it that is inside the domains of the table.
+    """
+    of_base = grid.base(level)
+    sums, whole, base = levels[level], levels[of_base], grid.owner(level, of_base)
+    population = np.where(whole.points[0] > LEAST_COUNT, whole.points[0], np.nan)[base]
     share = np.clip(sums.points[0] / population, 0, 1)
     finer = strata.finer(grid, level)
     pieces = strata.pieces(grid, level, finer)
-    around = strata.pieces(grid, (), None if finer is None else strata.finer(grid, ()))
+    around = strata.pieces(grid, of_base, None if finer is None else strata.finer(grid, of_base))
     inside, outside = levels[pieces.level], levels[around.level]
     stratum = grid.owner(pieces.level, around.level)
     p = share[pieces.owner]
@@ -317,18 +318,19 @@ def _proportion(
 
     def variance(squares: Floats, all_squares: Floats) -> Floats:
         own = group_sums(pieces.owner, len(share), pieces.scale * ((1 - 2 * p) * squares - cross))
-        return np.asarray(own + share**2 * np.sum(around.scale * (all_squares - center)))
+        of_bases = group_sums(around.owner, grid.rows[of_base], around.scale * (all_squares - center))
+        return np.asarray(own + share**2 * of_bases[base])
 
     direct = variance(inside.squares[0], outside.squares[0])
     modelled = variance(*(model.kappa * _squared(part) / of.size for part, of in ((inside, pieces), (outside, around))))
     most = around.scale.max()
-    q = most**2 * ((1 - 2 * share) ** 2 * sums.square_variance + share**4 * whole.square_variance)
+    q = most**2 * ((1 - 2 * share) ** 2 * sums.square_variance + share**4 * whole.square_variance[base])
     blend, error = _blend(direct, q, modelled, model.kappa_noise * modelled**2)
     sampling = np.clip(blend, 0, most * population * share * (1 - share))
-    # The noise of a row is part of the noise of the total, in proportion to the row's cells, which all have the same.
-    part = grid.cells(level) / len(grid.size)
-    part = part if consistency or level == () else np.zeros(len(share))
-    noise = np.maximum(sums.point_variance + whole.point_variance * (share**2 - 2 * share * part), 0)
+    # The noise of a row is part of the noise of its base, in proportion to the row's cells, which all have the same.
+    part = grid.cells(level) / grid.cells(of_base)[base]
+    part = part if consistency or level == of_base else np.zeros(len(share))
+    noise = np.maximum(sums.point_variance + whole.point_variance[base] * (share**2 - 2 * share * part), 0)
     return _Estimates(share, sampling / population**2, noise / population**2, _relative(error, sampling + noise))
 
 
@@ -336,6 +338,7 @@ def _proportion(
 
 
 def _tidy(
+    number: int,
     table: TableSpec,
     layout: Layout,
     statistic: Statistic,
@@ -345,16 +348,21 @@ def _tidy(
     estimation: EstimationSpec,
 ) -> pl.DataFrame:
     """A statistic of a table as a tidy frame; rows without records have zero, or no value for a mean."""
-    count = np.zeros(layout.rows, np.int64)
-    value, sampling, privacy, relative = np.full((4, layout.rows), np.nan if statistic == "mean" else 0.0)
-    for level, row in zip(levels_of(table.by, grid.columns), layout.domains(grid.codes), strict=True):
-        found, own = estimates(level), grid.row[level]
+    count, inside = np.zeros(layout.rows, np.int64), grid.inside(number)
+    undefined = statistic == "mean" or (statistic == "proportion" and not inside.any())
+    value, sampling, privacy, relative = np.full((4, layout.rows), np.nan if undefined else 0.0)
+    levels = levels_of(table.by, grid.columns, grid.domains[number])
+    for level, rows in zip(levels, layout.domains(grid.codes), strict=True):
+        found, own, row = estimates(level), grid.row[level][inside], rows[inside]
         count[row] = grid.add(level, grid.size)[own]
         value[row], sampling[row], privacy[row] = found.value[own], found.sampling[own], found.privacy[own]
         relative[row] = found.relative[own]
-    labels = layout.label_columns(grid.columns)
-    df = _degrees_of_freedom(survey.index.degrees_of_freedom, relative)
-    frame = finish_table(table.title, statistic, labels, value, sampling + privacy, count, df, estimation)
+    labels = layout.label_columns([column for column in grid.columns if column in survey.public])
+    in_base, stratum = inside[grid.cell], survey.index.stratum
+    df = _degrees_of_freedom(int(in_base.sum()) - len(np.unique(stratum[in_base])), relative)
+    frame = finish_table(
+        title_of(table, survey.domain), statistic, labels, value, sampling + privacy, count, df, estimation
+    )
     parts = [pl.Series("se_sampling", np.sqrt(sampling)), pl.Series("se_privacy", np.sqrt(privacy))]
     for position, part in enumerate(parts, start=frame.get_column_index("se") + 1):
         frame.insert_column(position, part.fill_nan(None))

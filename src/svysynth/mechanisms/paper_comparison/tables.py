@@ -28,14 +28,15 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
+from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.replicates import Replicates, half_samples, preston_factors
 from svysynth.estimation.statistics import estimate
-from svysynth.estimation.tables import Layout, crossing, finish_table, tabulate_all
+from svysynth.estimation.tables import Layout, crossing, domain_columns, finish_table, tabulate_all, title_of
 from svysynth.mechanisms.noisy_tables.consistency import hierarchy
+from svysynth.survey.domains import INSIDE
 from svysynth.survey.survey import Survey
 
 LABEL = "comparison without a guarantee"
@@ -122,22 +123,27 @@ def laplace_tables(
     _check_request(survey, tables, epsilon, replicates, estimation)
     direct = tabulate_all(survey, tables, estimation)
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
-    cells = _Cells.of(survey, columns, replicates, streams)
+    known = {*survey.schema, *survey.domains}
+    own = [domain_columns(table, survey.domain, known) for table in tables]
+    crossed = (*columns, *dict.fromkeys(column for found in own for column in found))
+    cells = _Cells.of(survey, crossed, replicates, streams)
     budget = split_evenly(tables, epsilon, replicates)
-    df = min(survey.index.degrees_of_freedom, replicates - 1)
     frames: list[pl.DataFrame] = []
     noise: list[LevelNoise] = []
     start = 0
-    for table in tables:
+    for table, domains in zip(tables, own, strict=True):
         layout = Layout.of(table, columns, survey)
-        rows = list(layout.domains(cells.codes))
+        inside = (cells.codes[:, [crossed.index(column) for column in domains]] == INSIDE).all(axis=1)
+        part = cells.only(inside)
+        rows = list(layout.domains(part.codes))
         for statistic in table.statistics:
             exact = direct[start : start + layout.rows]
-            levels = _level_noise(table, statistic, rows, cells, budget)
+            levels = _level_noise(table, statistic, rows, part, budget)
             generator = streams.generator("laplace", len(frames))
-            value, variance = _add_noise(statistic, exact, cells, rows, levels, generator)
+            value, variance = _add_noise(statistic, exact, part, rows, levels, generator)
             labels, count = layout.label_columns(columns), exact["n"].to_numpy()
-            frames.append(finish_table(table.title, statistic, labels, value, variance, count, df, estimation))
+            df, title = min(exact["df"][0], replicates - 1), title_of(table, survey.domain)
+            frames.append(finish_table(title, statistic, labels, value, variance, count, df, estimation))
             noise += levels
             start += layout.rows
     return LaplaceTables(pl.concat(frames), tuple(noise), budget)
@@ -234,6 +240,11 @@ class _Cells:
             drawn,
         )
 
+    def only(self, inside: Booleans) -> _Cells:
+        """Some of the cells."""
+        extent = _Extent(*(values[inside] for values in vars(self.extent).values()))
+        return _Cells(self.codes[inside], extent, self.weight[inside], self.outcome[inside], self.replicates)
+
     def replicated(self, statistic: Statistic, rows: Sequence[Integers], count: int) -> Floats:
         """A statistic of every row in every replicate; NaN for a mean without records."""
         matrix = hierarchy(rows, count)
@@ -247,7 +258,7 @@ def _level_noise(
     result = []
     for kept, row in zip(itertools.product((False, True), repeat=len(table.by)), rows, strict=True):
         filled, group = np.unique(row, return_inverse=True)
-        largest = float(cells.extent.merge(group, len(filled)).sensitivity(statistic).max())
+        largest = float(cells.extent.merge(group, len(filled)).sensitivity(statistic).max(initial=0.0))
         level = tuple(itertools.compress(table.by, kept))
         scales = largest / budget.point, largest / budget.replicate
         result.append(LevelNoise(table.title, statistic, level, largest, *scales))

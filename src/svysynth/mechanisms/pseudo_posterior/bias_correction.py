@@ -15,7 +15,7 @@ The model says which parameters are corrected, and how (`WeightingBias`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -57,13 +57,20 @@ class PublicRecords(NamedTuple):
     x: Floats
     """Cell × coefficient: the design matrix."""
     sizes: Integers
-    """The number of records in each cell."""
+    """The number of records in each cell, or in each cell of each cluster."""
     terms: tuple[str, ...]
     """The names of the coefficients."""
+    cells: Integers | None = None
+    """With clusters: the cell of each size."""
+    clusters: Integers | None = None
+    """With clusters: the cluster of each size, by its number."""
 
 
 def public_part(records: Records) -> PublicRecords:
-    """The design matrix and the number of records in each of its cells."""
+    """The design matrix and the number of records in each of its cells, or in each of its cells and each cluster."""
+    if records.cluster is not None:
+        cells, clusters, place = records.in_clusters()
+        return PublicRecords(records.x, np.bincount(place), records.terms, cells, clusters)
     blocks = (records.cell[start : start + BLOCK] for start in range(0, len(records), BLOCK))
     sizes = np.sum([np.bincount(block, minlength=len(records.x)) for block in blocks], axis=0)
     return PublicRecords(records.x, sizes, records.terms)
@@ -159,9 +166,12 @@ def _error(spreads: list[Floats]) -> float:
 def simulate_sample(bias: WeightingBias, parameters: Parameters, public: PublicRecords, streams: Streams) -> Records:
     """Simulate records from the model of the sample: as many per cell as there are, or fewer in proportion."""
     sizes = np.ceil(public.sizes * min(1.0, MOST_RECORDS / public.sizes.sum())).astype(int)
-    cell = np.repeat(np.arange(len(sizes)), sizes)
-    noise = streams.generator("simulated sample").standard_normal((2, len(cell)))
+    place = np.repeat(np.arange(len(sizes)), sizes)
+    cell = place if public.cells is None else public.cells[place]
+    cluster = None if public.clusters is None else public.clusters[place]
+    records = Records(np.zeros(len(cell)), np.zeros(len(cell)), cell, public.x, public.terms, cluster=cluster)
     theta = {name: np.asarray(value) for name, value in parameters.items()}
-    t, v = bias.simulate(theta, public.x, cell, noise)
+    x, row = (public.x, place) if cluster is None else records.rows_in_clusters()
+    t, v = bias.simulate(theta, x, row, streams.generator("simulated sample"))
     highest = v.max()
-    return Records(t, v - highest - np.log(np.mean(np.exp(v - highest))), cell, public.x, public.terms)
+    return replace(records, t=t, v=v - highest - np.log(np.mean(np.exp(v - highest))))

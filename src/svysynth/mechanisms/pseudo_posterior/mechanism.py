@@ -32,9 +32,10 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
-from svysynth.mechanisms.findings import Finding, no_clusters, no_public_weights
+from svysynth.mechanisms.findings import Finding, no_public_weights
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
+from svysynth.mechanisms.pseudo_posterior.clusters import clusters_of_model
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
 from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
@@ -79,16 +80,21 @@ class PseudoPosterior(Mechanism):
     def find_public(self, spec: Spec) -> list[Finding]:
         """The findings for public weights that the model cannot use, and for a single synthetic file."""
         privacy = _privacy(spec)
-        model = make_model(privacy.mechanism, spec.model)
-        found = [] if model.traits.public_weights else no_public_weights(spec)
-        found += [] if model.traits.clusters else no_clusters(spec.survey.cluster, f"the model '{privacy.mechanism}'")
+        clusters = spec.survey.cluster is not None
+        model = make_model(privacy.mechanism, spec.model, clusters=clusters)
+        if clusters:
+            found = clusters_of_model(spec, model.traits)
+        else:
+            found = [] if model.traits.public_weights else no_public_weights(spec)
         no_strata = not model.combining.strata_in_variance and spec.survey.strata is not None
-        found += [ONE_STRATUM] if spec.survey.fpc is not None and no_strata else []
+        found = [*found, *([ONE_STRATUM] if spec.survey.fpc is not None and no_strata else [])]
         return [*found, *([ONE_FILE] if privacy.datasets == 1 else [])]
 
     def undivided(self, spec: Spec) -> str | None:
         """The setting that needs all records at once: public weights, or a design or variance that needs them."""
-        return "survey.weight_public" if spec.survey.weight_public else undivided_design(spec)
+        if spec.survey.weight_public:
+            return "survey.weight_public"
+        return "survey.cluster" if spec.survey.cluster else undivided_design(spec)
 
     def reads(self, spec: Spec) -> SurveySpec:
         """The spec unchanged."""
@@ -124,7 +130,7 @@ class PseudoPosterior(Mechanism):
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
         """Calibrate, pay, draw, and make tables from the synthetic surveys."""
         privacy = _privacy(spec)
-        model = make_model(privacy.mechanism, spec.model, survey.weight_public)
+        model = make_model(privacy.mechanism, spec.model, survey.weight_public, survey.design.cluster is not None)
         choices = privacy.epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
         found = calibrate_suitable(model, survey, *choices, streams, progress)
         guarantee = self.guarantee(spec.survey, privacy)
@@ -160,7 +166,7 @@ class PseudoPosterior(Mechanism):
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
         """Tables at every (ε, m). The model is fitted once for each Δ = ε/(2m); all (ε, m) with this Δ use the fit."""
-        privacy, model = _privacy(spec), make_model(name, spec.model)
+        privacy, model = _privacy(spec), make_model(name, spec.model, clusters=survey.design.cluster is not None)
         records = make_records(survey, spec.model.formula)
         progress(f"{name}: fitting without weights")
         start = fit_unweighted(model, records, streams, privacy.draws)

@@ -20,6 +20,7 @@ from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.findings import refuse
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone, public_part, undo_weights
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
+from svysynth.mechanisms.pseudo_posterior.clusters import require_effects
 from svysynth.mechanisms.suitability import judge_calibration, judge_weights, refuse_misfit, refuse_unsuitable
 from svysynth.models.arrays import Parameters
 from svysynth.models.base import Model
@@ -101,10 +102,11 @@ def calibrate(
 ) -> Calibrated:
     """Calibrate a model to a survey so that m draws meet the asymptotic guarantee at ε = 2·Δ_α·m.
 
-    A survey that the model cannot fit is refused first.
+    A survey that the model cannot fit is refused first. Surveys with clusters need `ClusteredFBS`.
     """
     require_type(survey, Survey, "the survey", "make it with svysynth.read_survey")
     _require_model(model)
+    require_effects(model, survey)
     privacy: dict[str, Any] = {"epsilon": epsilon, "datasets": datasets, "scheme": scheme, "draws": draws}
     PrivacySpec(guarantee="asymptotic", **privacy)
     ModelSpec(formula=formula)
@@ -138,5 +140,5 @@ def calibrate_suitable(
 def _require_model(model: Model) -> None:
     if isinstance(model, type) or not isinstance(model, Model):
         kind = f"class {model.__name__}" if isinstance(model, type) else f"type '{type(model).__name__}'"
-        remedy = "give svysynth.FBS(), svysynth.FBP() or a svysynth.NumPyroModel"
+        remedy = "give svysynth.FBS(), svysynth.ClusteredFBS(), svysynth.FBP() or a svysynth.NumPyroModel"
         raise SurveyError("spec", "the model", f"is of the {kind}", remedy)

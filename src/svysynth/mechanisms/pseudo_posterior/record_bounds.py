@@ -36,7 +36,8 @@ def record_bounds(fit: Fit, name: str = "bounds") -> Column:
     If the records are on disk, the bounds are stored with them, under `name`.
     """
     records, draws = fit.records, {parameter: np.asarray(value) for parameter, value in fit.draws.items()}
-    blocks = _BlockBounds(fit.model, draws, records.x, records.t, records.v, records.cell)
+    x, row = records.rows_in_clusters() if fit.model.traits.clusters else (records.x, records.cell)
+    blocks = _BlockBounds(fit.model, draws, x, records.t, records.v, row)
     path = records.scratch / name if records.scratch else None
     return compute_column(records.engine, blocks, len(records), path)
 

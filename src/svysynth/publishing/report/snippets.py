@@ -11,6 +11,7 @@ import polars as pl
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.mechanisms.base import Mechanism, mechanism_of
 from svysynth.privacy.release import Release
+from svysynth.publishing.report.domain_code import domain_code
 from svysynth.publishing.report.page import r_name, render_code
 from svysynth.survey.formats.csv import guarded
 
@@ -53,17 +54,15 @@ def snippets(release: Release) -> Mapping[str, str]:
         "transform": spec.survey.transform,
         "estimation": ", ".join(f"{name}={value!r}" for name, value in settings.items() if value != defaults[name]),
     }
-    return {
-        "r": render_code("r", **content),
-        "python": render_code("python", **content),
-        "stata": render_code("stata", **content, **_stata(columns, text, content, spec.survey.public)),
-    }
+    stata = _stata(columns, text, content, spec.survey.public)
+    domain = domain_code(release, dict(stata["variables"]))
+    return {name: render_code(name, **content, **stata, domain=domain.get(name)) for name in ("r", "python", "stata")}
 
 
 STATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 STATA_WORDS = {
     *("_all", "_b", "byte", "_coef", "_cons", "double", "float", "if", "in", "int", "long", "_n", "_N", "_pi", "_pred"),
-    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "psu", "one", "share", "known"),
+    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "psu", "one", "share", "known", "inside"),
 }
 """Names that Stata, or the code itself, uses for other purposes."""
 

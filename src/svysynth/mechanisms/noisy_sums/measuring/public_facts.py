@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
 from svysynth.survey.design import unsampled_fraction
+from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey
 
 
@@ -38,6 +39,10 @@ class PublicFacts:
     """The number of records in each group."""
     weights: PublicWeights | None = None
     """None if weights are confidential."""
+    domain: str | None = None
+    """The condition that all tables are restricted to."""
+    domains: Mapping[str, PublicDomain] = field(default_factory=dict)
+    """The domains that tables may be restricted to, by the name of their column."""
     fpc: Floats | None = None
     """The finite population correction of each stratum, as its column has it; None without one."""
 
@@ -107,7 +112,8 @@ def facts_of(survey: Survey) -> PublicFacts:
     if survey.design.released_fpc is not None:
         fpc = np.empty(int(stratum.max()) + 1)
         fpc[stratum] = groups.frame[survey.design.released_fpc].to_numpy()
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, fpc=fpc)
+    restricted = survey.domain, survey.domains
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted, fpc)
     if not survey.weight_public:
         return facts
     return replace(facts, weights=weights_of(survey, cell_of_record(survey, facts), facts))

@@ -49,7 +49,8 @@ def declared_groups(survey: Survey) -> PublicFacts:
     else:
         each = len(survey.levels(strata))
         cell, stratum = np.repeat(np.arange(cells), each), np.tile(np.arange(each), cells)
-    return PublicFacts(labels, codes, cell, stratum, np.zeros(len(cell), np.int64))
+    restricted = survey.domain, survey.domains
+    return PublicFacts(labels, codes, cell, stratum, np.zeros(len(cell), np.int64), None, *restricted)
 
 
 def count_records(survey: Survey, groups: PublicFacts) -> Integers:

@@ -1,0 +1,44 @@
+"""Clusters: what stops the release of a sample of clusters by a model, from public facts alone."""
+
+from __future__ import annotations
+
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec.whole import Spec
+from svysynth.mechanisms.findings import Finding
+from svysynth.models.base import Model, Traits
+from svysynth.survey.survey import Survey
+
+NO_EFFECTS = Finding(
+    "survey.cluster",
+    "this model has no effects of clusters",
+    "the standard errors would be those of a design without clusters, and far too small",
+    "use mechanism = 'fbs', which has them; leave survey.cluster out only if the sample has no clusters",
+    stops=True,
+)
+PUBLIC_WEIGHTS = Finding(
+    "survey.weight_public",
+    "the model with effects of clusters cannot use public weights",
+    "it models the weights together with the outcome",
+    "leave survey.weight_public out; the weights are then protected too",
+    stops=True,
+)
+
+
+def clusters_of_model(spec: Spec, traits: Traits) -> list[Finding]:
+    """What speaks against a model where the sample has clusters."""
+    found = (not traits.clusters, NO_EFFECTS), (spec.survey.weight_public, PUBLIC_WEIGHTS)
+    return [finding for applies, finding in found if applies]
+
+
+def require_effects(model: Model, survey: Survey) -> None:
+    """Refuse a survey whose clusters the model cannot use, and a model of clusters for a survey that has none."""
+    if survey.design.cluster is None:
+        if model.traits.clusters:
+            remedy = "name the column of the clusters in read_survey(cluster=...), or give svysynth.FBS()"
+            raise SurveyError("data", "the survey", "has no clusters, of which the model has effects", remedy)
+        return
+    if not model.traits.clusters:
+        problem = "the model has no effects of clusters, and standard errors would be far too small"
+        raise SurveyError("data", "survey.cluster", problem, "give svysynth.ClusteredFBS()")
+    if survey.weight_public:
+        raise SurveyError("data", "survey.weight_public", PUBLIC_WEIGHTS.reason, PUBLIC_WEIGHTS.instead)

@@ -1,0 +1,185 @@
+"""Releases of samples of clusters: from the spec to verified public files, and what is refused on the way."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+import svysynth
+from repeatable import repeatable
+from svysynth import SurveyError, pipeline
+from svysynth.core.spec.whole import load_spec
+from svysynth.core.streams import Streams
+from svysynth.estimation.tables import make_table, tabulate_all
+from svysynth.mechanisms.base import find_public
+from svysynth.mechanisms.pseudo_posterior import bias_correction
+from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
+from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
+from svysynth.mechanisms.weights_in_clusters import weights_in_clusters
+from svysynth.models.clustered_fbs import ClusteredFBS
+from svysynth.models.fbs import FBS
+from svysynth.models.records import make_records
+from svysynth.privacy.ledger import open_budget
+
+CLUSTERS, EACH = 40, 15
+TOTAL = 60_000
+SPEC = f"""
+[survey]
+data = "people.csv"
+outcome = "income"
+weight = "wt"
+strata = "region"
+cluster = "school"
+public = ["sex"]
+population_total = {TOTAL}
+
+[privacy]
+guarantee = "asymptotic"
+mechanism = "fbs"
+epsilon = 10.8
+datasets = 3
+draws = 400
+correction = true
+budget = "people"
+
+[[tables]]
+by = ["sex"]
+statistics = ["count", "mean"]
+"""
+
+
+def people(seed=1):
+    """40 schools of two regions with 15 pupils each. A third of the variance of log income is between schools."""
+    generator = np.random.default_rng(seed)
+    school = np.repeat(np.arange(CLUSTERS), EACH)
+    effect = 0.3 * generator.standard_normal((CLUSTERS, 2))
+    t = 10 + effect[school, 0] + 0.5 * generator.standard_normal(len(school))
+    v = 0.5 * effect[school, 1] - 0.3 * (t - 10) + 0.4 * generator.standard_normal(len(school))
+    weight = np.exp(v)
+    return pl.DataFrame(
+        {
+            "income": np.exp(t),
+            "wt": weight * TOTAL / weight.sum(),
+            "region": np.where(school % 2, "east", "west"),
+            "school": school + 700,
+            "sex": generator.choice(["F", "M"], len(school)),
+        }
+    )
+
+
+def survey(frame=None, **roles):
+    usual = {"outcome": "income", "weight": "wt", "strata": "region", "cluster": "school", "public": "sex"}
+    return svysynth.read_survey(people() if frame is None else frame, population_total=TOTAL, **usual | roles)
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clusters")
+    people().write_csv(folder / "people.csv")
+    (folder / "spec.toml").write_text(SPEC)
+    open_budget(folder / "ledger.sqlite", "people", 20, "asymptotic")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bias_correction, "SIMULATIONS", 3)
+        spec = load_spec(folder / "spec.toml")
+        pipeline.release(spec, folder / "release", repeatable())
+    return folder
+
+
+def test_a_release_has_the_clusters_under_new_numbers_and_can_be_made_again(released):
+    public = released / "release" / "public"
+    files = [pl.read_parquet(public / f"microdata-{number}.parquet") for number in (1, 2, 3)]
+    for file in files:
+        assert sorted(map(int, file["school"].unique())) == list(range(1, CLUSTERS + 1))
+        assert file.group_by("school").agg(pl.col("region").n_unique())["region"].max() == 1
+        assert file["weight"].sum() == pytest.approx(TOTAL, rel=1e-5)
+    sizes = [file.group_by("school", "sex").len().sort("school", "sex")["len"].to_list() for file in files]
+    assert sizes[0] == sizes[1] == sizes[2]
+    manifest = json.loads((public / "manifest.json").read_text())
+    assert manifest["survey"]["cluster"] == "school"
+    svysynth.verify(public, released / "ledger.sqlite")  # raises unless the tables can be made again
+
+
+def test_standard_errors_and_their_degrees_of_freedom_are_those_of_clusters(released):
+    """Within a factor: the tables come from 3 noisy draws. Without clusters standard errors would be half as large."""
+    own = survey()
+    tables = pl.read_csv(released / "release" / "public" / "tables.csv").filter(pl.col("statistic") == "mean")
+    direct, plain = (tabulate_all(one, [make_table("sex", ("mean",))]) for one in (own, survey(cluster=None)))
+    assert (tables["se"] / direct["se"]).is_between(0.75, 1.6).all()
+    assert (plain["se"] < 0.75 * direct["se"]).any()
+    assert (tables["df"] < 1.9 * (CLUSTERS - 2)).all()
+    assert ((tables["estimate"] - direct["estimate"]).abs() < 3 * direct["se"]).all()
+
+
+def test_the_files_read_back_give_the_tables_of_the_release(released):
+    public = released / "release" / "public"
+    synthetic = svysynth.read_synthetic(
+        [public / f"microdata-{number}.parquet" for number in (1, 2, 3)],
+        outcome="income",
+        public="sex",
+        strata="region",
+        cluster="school",
+    )
+    found = synthetic.tabulate("sex", ("count", "mean"))
+    published = pl.read_csv(public / "tables.csv")
+    for name in ("estimate", "se", "df"):
+        np.testing.assert_allclose(
+            found[name].to_numpy(), published[name].cast(pl.Float64).to_numpy(), rtol=1e-4, atol=0.01
+        )
+
+
+def test_bounds_are_those_of_the_likelihood_given_the_effects():
+    """The bound of each record is its largest |log-likelihood| over draws of all parameters, effects included."""
+    records = make_records(survey())
+    found = fit_unweighted(ClusteredFBS(), records, Streams.seeded(1), 400)
+    bounds = np.asarray(record_bounds(found.fit))
+    draws = {name: np.asarray(value) for name, value in found.fit.draws.items()}
+    x, largest = records.x[records.cell], np.zeros(len(records))
+    for number in range(len(draws["beta_y"])):
+        mean = np.stack([x @ draws["beta_y"][number], x @ draws["beta_w"][number]], axis=1)
+        off = np.stack([records.t, records.v], axis=1) - mean - draws["effects"][number][records.cluster]
+        covariance = draws["covariance"][number]
+        form = np.einsum("ni,ij,nj->n", off, np.linalg.inv(covariance), off)
+        terms = -np.log(2 * np.pi) - 0.5 * np.linalg.slogdet(covariance)[1] - 0.5 * form
+        largest = np.maximum(largest, np.abs(terms))
+    np.testing.assert_allclose(bounds, largest, rtol=1e-9)
+
+
+# --- what is refused ---
+
+
+def spec_with(tmp_path, *changes):
+    text = SPEC
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    people().write_csv(tmp_path / "people.csv")
+    (tmp_path / "spec.toml").write_text(text)
+    return load_spec(tmp_path / "spec.toml")
+
+
+def test_models_without_effects_and_public_weights_are_refused(tmp_path):
+    found = find_public(spec_with(tmp_path, ('mechanism = "fbs"', 'mechanism = "fbp"')))
+    assert [finding.place for finding in found if finding.stops] == ["survey.cluster"]
+    assert "mechanism = 'fbs'" in found[0].instead
+    public = ("population_total = 60000", "weight_public = true")
+    found = find_public(spec_with(tmp_path, public))
+    assert [finding.place for finding in found if finding.stops] == ["survey.weight_public"]
+    assert not [finding for finding in find_public(spec_with(tmp_path)) if finding.stops]
+
+
+def test_a_model_and_a_survey_of_which_only_one_has_clusters_are_refused():
+    with pytest.raises(SurveyError, match="ClusteredFBS"):
+        svysynth.calibrate(FBS(), survey(), 10.8)
+    with pytest.raises(SurveyError, match="no clusters"):
+        svysynth.calibrate(ClusteredFBS(), survey(cluster=None), 10.8)
+
+
+def test_weights_that_do_not_vary_within_clusters_are_refused():
+    frame = people()
+    assert weights_in_clusters(survey(frame)) == []
+    assert weights_in_clusters(survey(frame, cluster=None)) == []
+    same = frame.with_columns(wt=pl.col("wt").mean().over("school"))
+    assert [finding.stops for finding in weights_in_clusters(survey(same))] == [True]
+    by_cell = frame.with_columns(wt=pl.col("wt").mean().over("school", "sex"))
+    assert [finding.stops for finding in weights_in_clusters(survey(by_cell))] == [True]
