@@ -58,7 +58,7 @@ def test_exact_counts_have_the_standard_errors_of_direct_tables():
     survey = read(sampled(), weight_public=True, **FPC)
     direct = svysynth.tabulate(survey, ["region", "sex"], ["count", "proportion"])
     facts = facts_of(survey)
-    found, variance = ExactCounts.of(facts)("count", facts.cell, "fail")
+    found, variance = ExactCounts.of(facts)("count", facts.cell, "fail", np.ones(len(facts.cell), bool))
     expected = direct.filter((pl.col("statistic") == "count") & (pl.col("region") != "All") & (pl.col("sex") != "All"))
     np.testing.assert_allclose(found, expected["estimate"], rtol=1e-12)
     np.testing.assert_allclose(np.sqrt(variance), expected["se"], rtol=1e-9)
