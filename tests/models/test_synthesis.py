@@ -209,6 +209,16 @@ def test_the_combining_rules():
     assert combined["upper"] == pytest.approx(11 + stats.t.ppf(0.975, df) * combined["se"])
 
 
+def test_with_clusters_the_standard_error_within_has_its_own_degrees_of_freedom():
+    """Satterthwaite's formula for a sum of two variances, with 9 and with m − 1 degrees of freedom."""
+    tables = [table_of(10.0, 1.0), table_of(13.0, 2.0), table_of(10.0, 1.5)]
+    within, between = (1 + 4 + 2.25) / 3, 3.0 / 3
+    found = combine(tables, EstimationSpec(), clusters=True).row(0, named=True)
+    assert found["df"] == pytest.approx((within + between) ** 2 / (within**2 / 9 + between**2 / 2))
+    assert combine([table_of(10.0, 2.0)] * 3, EstimationSpec(), clusters=True)["df"].to_list() == [9]
+    assert combine([table_of(10.0, 0.0)] * 3, EstimationSpec(), clusters=True)["df"].to_list() == [np.inf]
+
+
 @pytest.mark.parametrize("tables", [[table_of(10.0, 2.0)], [table_of(10.0, 2.0)] * 3])
 def test_one_data_set_or_no_difference_between_them_uses_the_normal_quantile(tables):
     combined = combine(tables, EstimationSpec()).row(0, named=True)

@@ -25,13 +25,13 @@ def odd():
 
 def rendered(tidy):
     console = Console(file=io.StringIO(), width=120, highlight=False)
-    console.print(render_tables(tidy, EstimationSpec()))
+    console.print(render_tables(tidy, EstimationSpec(), {}))
     return console.file.getvalue()
 
 
 def test_wide_tables_have_a_row_for_each_cell(doctorate_survey):
     tidy = svysynth.tabulate(doctorate_survey, ["field", "gender"], ["count", "mean"])
-    (wide,) = wide_tables(tidy)
+    (wide,) = wide_tables(tidy, {})
     assert wide.by == ("field", "gender")
     assert len(wide.rows) == 27
     assert [row.estimates[1].se for row in wide.rows] == tidy.filter(statistic="mean")["se"].to_list()
@@ -51,7 +51,7 @@ def test_marks_follow_the_flags(odd):
 
 
 def test_labels_are_text_in_a_workbook(odd, tmp_path):
-    write_workbook(odd, tmp_path / "t.xlsx", ["note"])
+    write_workbook(odd, tmp_path / "t.xlsx", ["note"], {})
     book = openpyxl.load_workbook(tmp_path / "t.xlsx")
     sheet = book["g"]
     found = [(cell.value, cell.data_type) for (cell,) in sheet.iter_rows(min_row=4, max_row=8, max_col=1)]

@@ -229,7 +229,7 @@ def test_a_thousand_labels_stay_labels_on_a_page(opened):
 
 
 def test_a_thousand_labels_stay_text_in_a_workbook(tmp_path):
-    write_workbook(labelled().tables, tmp_path / "tables.xlsx", ["title"])
+    write_workbook(labelled().tables, tmp_path / "tables.xlsx", ["title"], {})
     book = openpyxl.load_workbook(tmp_path / "tables.xlsx")
     cells = [row[0] for row in book.worksheets[1].iter_rows(min_row=3)]
     assert sorted(cell.value for cell in cells) == sorted([*labels(), "All"])

@@ -372,7 +372,7 @@ def test_the_public_page_says_what_was_released_and_promised():
 
 def test_the_tables_of_the_page_are_those_of_the_release():
     release = example("fbp")[0]
-    (wide,) = wide_tables(release.tables)
+    (wide,) = wide_tables(release.tables, {})
     cells = [squeezed(cell["text"]) for cell in Elements(pages()["public fbp"])["td"] if "class" in cell]
     expected = []
     for row in wide.rows:
@@ -703,8 +703,8 @@ def test_a_large_survey_is_thinned_and_keeps_its_largest():
 
 def test_a_workbook_shows_both_parts_of_an_error_and_says_nothing_of_its_maker(tmp_path):
     notes = ["A title", *noisy().guarantee.sentences(), "two\nlines"]
-    write_workbook(noisy().tables, tmp_path / "a.xlsx", notes)
-    write_workbook(noisy().tables, tmp_path / "b.xlsx", notes)
+    write_workbook(noisy().tables, tmp_path / "a.xlsx", notes, {})
+    write_workbook(noisy().tables, tmp_path / "b.xlsx", notes, {})
     assert (tmp_path / "a.xlsx").read_bytes() == (tmp_path / "b.xlsx").read_bytes()
     book = openpyxl.load_workbook(tmp_path / "a.xlsx")
     assert book.properties.creator is None
@@ -720,5 +720,5 @@ def test_a_workbook_shows_both_parts_of_an_error_and_says_nothing_of_its_maker(t
 
 
 def test_a_long_title_still_fits_a_footer(tmp_path):
-    write_workbook(noisy().tables, tmp_path / "a.xlsx", ["&" * 200])
+    write_workbook(noisy().tables, tmp_path / "a.xlsx", ["&" * 200], {})
     assert len(openpyxl.load_workbook(tmp_path / "a.xlsx").worksheets[1].oddFooter.center.text) <= 255

@@ -255,3 +255,21 @@ def test_a_column_with_missing_values_is_an_answer_and_not_public(tmp_path):
     draft = draft_spec(tmp_path / "n.csv", tmp_path)
     assert "HI_CHOL" not in draft.roles["public"]
     assert draft.roles["outcome"] == "BMX"
+
+
+def test_variable_labels_of_the_file_are_drafted(tmp_path):
+    pyreadstat = pytest.importorskip("pyreadstat")
+    generator = np.random.default_rng(2)
+    columns = {
+        "income": np.exp(generator.standard_normal(200)),
+        "weight": generator.uniform(1, 2, 200),
+        "sex": generator.integers(1, 3, 200),
+        "region": generator.integers(1, 5, 200),
+    }
+    labels = {"income": ' Income "before" taxes ', "weight": "Final weight", "sex": "Sex\x07", "region": "R" * 250}
+    path = tmp_path / "d.sav"
+    pyreadstat.write_sav(pl.DataFrame(columns), str(path), column_labels=labels)
+    spec = filled_in(draft_spec(path, tmp_path))
+    assert spec.survey.outcome == "income"
+    assert {"sex", "region"} == set(spec.survey.public)
+    assert spec.survey.variable_labels == {"income": 'Income "before" taxes', "region": "R" * 200}

@@ -119,7 +119,7 @@ def demo(
     released = _run_release(spec, folder, seed=None)
     say(f"\n$ svysynth verify {folder} --ledger {spec_path}", "bold")
     verify(folder, spec_path)
-    show(render_tables(released, spec.estimation))
+    show(render_tables(released, spec.estimation, spec.survey.variable_labels))
     for page in ("public/report.html", "public/tables.xlsx", "internal/report.html"):
         say(f"Open {folder / page}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,7 @@ def tables(
     if out is None:
         _show_tables(tidy, spec)
     else:
-        _save_tables(tidy, out)
+        _save_tables(tidy, out, spec.survey.variable_labels)
         say(f"Wrote {out}: {tidy.height:,} rows. {INTERNAL}")
 
 
@@ -64,11 +65,12 @@ def _direct_tables(survey: Survey, spec: Spec, seed: int | None) -> pl.DataFrame
 
 def _show_tables(tidy: pl.DataFrame, spec: Spec) -> None:
     say(INTERNAL, INTERNAL_STYLE)
-    show(render_tables(tidy, spec.estimation))
+    show(render_tables(tidy, spec.estimation, spec.survey.variable_labels))
 
 
-def _save_tables(tidy: pl.DataFrame, path: Path) -> None:
+def _save_tables(tidy: pl.DataFrame, path: Path, labels: Mapping[str, str]) -> None:
     if path.suffix.lower() == ".xlsx":
-        write_workbook(tidy, path, [INTERNAL, "Estimates and standard errors of the survey, by svysynth."])
+        notes = [INTERNAL, "Estimates and standard errors of the survey, by svysynth."]
+        write_workbook(tidy, path, notes, labels)
     else:
         write_frame(tidy.with_columns(pl.lit("confidential, internal use only").alias("source")), path)

@@ -88,7 +88,7 @@ MECHANISMS: tuple[ListedMechanism, ...] = (
     ListedMechanism(
         (), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior", clusters=True
     ),
-    ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True),
+    ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True, True),
     ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
     ListedMechanism(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_comparison.mechanism.PaperLaplace"),
 )

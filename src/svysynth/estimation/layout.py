@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -108,9 +108,9 @@ class WideTable:
         return found
 
 
-def html_tables(tidy: pl.DataFrame) -> list[Html]:
+def html_tables(tidy: pl.DataFrame, labels: Mapping[str, str]) -> list[Html]:
     """All tables of a tidy frame, as a notebook shows them."""
-    wide = wide_tables(tidy)
+    wide = wide_tables(tidy, labels)
     return [html_table(table.title, table.header, table.printed(), len(table.by)) for table in wide]
 
 
@@ -120,12 +120,12 @@ def legend(estimation: EstimationSpec) -> str:
     return f"se: standard error. * coefficient of variation above {caution:.0%}, ** above {unreliable:.0%}."
 
 
-def wide_tables(tidy: pl.DataFrame) -> list[WideTable]:
-    """Turn a tidy frame into one wide table for each of its tables."""
-    return [_widen(str(title[0]), rows) for title, rows in tidy.group_by("table", maintain_order=True)]
+def wide_tables(tidy: pl.DataFrame, labels: Mapping[str, str]) -> list[WideTable]:
+    """Turn a tidy frame into one wide table for each of its tables; columns that have a label are shown by it."""
+    return [_widen(str(title[0]), rows, labels) for title, rows in tidy.group_by("table", maintain_order=True)]
 
 
-def _widen(title: str, tidy: pl.DataFrame) -> WideTable:
+def _widen(title: str, tidy: pl.DataFrame, names: Mapping[str, str]) -> WideTable:
     columns = tidy.columns[2 : tidy.columns.index("estimate")]
     by = [column for column in columns if (tidy[column] != ALL).any()]
     statistics = tidy["statistic"].unique(maintain_order=True).to_list()
@@ -133,13 +133,24 @@ def _widen(title: str, tidy: pl.DataFrame) -> WideTable:
     measures = tuple(measure for measure in MEASURES if measure in tidy.columns)
     values = [part.select(measures).iter_rows(named=True) for part in parts]
     rows = zip(parts[0].select(by).rows() if by else [()] * parts[0].height, parts[0]["n"], *values, strict=True)
+    shown = tuple(names.get(column, column) for column in by)
     return WideTable(
-        title,
-        tuple(by),
+        _titled(title, by, shown),
+        shown,
         tuple(statistics),
         tuple(WideRow(labels, n, tuple(Estimate(**each) for each in estimates)) for labels, n, *estimates in rows),
         measures,
     )
+
+
+def _titled(title: str, by: Sequence[str], shown: Sequence[str]) -> str:
+    """A title that is made from the names of columns, made from their labels instead.
+
+    >>> _titled("sex by age (sex = 2)", ["sex", "age"], ["Sex", "Age in years"]), _titled("pay", ["sex"], ["Sex"])
+    ('Sex by Age in years (sex = 2)', 'pay')
+    """
+    made = " by ".join(by)
+    return " by ".join(shown) + title.removeprefix(made) if made and f"{title} ".startswith(f"{made} ") else title
 
 
 def decimals(values: Sequence[float | None], statistic: str) -> int:

@@ -56,6 +56,8 @@ class SurveyFacts(_Part):
     universe: tuple[str, ...]
     """Columns that this condition may use besides those that are published."""
     levels: dict[str, tuple[str, ...]]
+    variable_labels: dict[str, str] = Field(default_factory=dict)
+    """The labels of columns that have one."""
     population_total: float | None
     records: int
     """The number of records; where whole records are protected, with noise."""

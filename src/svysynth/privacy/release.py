@@ -96,7 +96,7 @@ class Release:
             f"Release: {self.title}",
             sentences=(*self.guarantee.sentences(), "Only public/ may be published, and only if the verdict allows."),
             facts=facts,
-            tables=html_tables(self.tables),
+            tables=html_tables(self.tables, self.spec.survey.variable_labels),
             footnote=legend(self.spec.estimation),
         )
 
@@ -122,7 +122,10 @@ class Release:
     @property
     def title(self) -> str:
         """What the release is called."""
-        return self.spec.about.title or f"{self.spec.survey.outcome} by {', '.join(self.spec.survey.public)}"
+        survey = self.spec.survey
+        return (
+            self.spec.about.title or f"{survey.shown(survey.outcome)} by {', '.join(map(survey.shown, survey.public))}"
+        )
 
     @cached_property
     def previews(self) -> tuple[pl.DataFrame, ...]:

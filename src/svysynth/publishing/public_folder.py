@@ -45,7 +45,7 @@ def publish(release: Release, folder: Path) -> Path:
         return folder / release.file_name(name)
 
     write_frame(release.tables, place("tables.csv"))
-    write_workbook(release.tables, place("tables.xlsx"), _notes(release))
+    write_workbook(release.tables, place("tables.xlsx"), _notes(release), release.spec.survey.variable_labels)
     for number, survey in enumerate(release.microdata, start=1):
         for ending in release.endings:
             parts = (microdata(survey, part.start, part.stop) for part in frame_ranges(len(survey)))
@@ -103,6 +103,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             where=spec.survey.where,
             universe=spec.survey.universe,
             levels={column: tuple(labels) for column, labels in release.levels.items()},
+            variable_labels=spec.survey.variable_labels,
             population_total=spec.survey.population_total,
             records=release.records,
             domain=spec.survey.domain,

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import polars as pl
 
-from svysynth.core.errors import file_error
+from svysynth.core.errors import file_error, is_plain
 from svysynth.core.safe_repr import outlined
-from svysynth.survey.columns import guess_numbers
+from svysynth.survey.columns import LONGEST_LABEL, guess_numbers
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import DataFile
 from svysynth.survey.guessing_roles import KNOWN, Role, is_called, is_known, rank, replicate_weights
@@ -169,7 +169,9 @@ def _write(
         _comment('# where = "age_group = 40"', "which records take part: a SQL condition on public columns"),
         _comment('# universe = ["age_group"]', "further columns that `where` may name, if membership is public"),
         _comment('# missing = ["N", "9999998"]', "codes that stand for a missing answer"),
+        _comment("# [survey.columns.NAME]", "bands, recodes, missing codes and labels of one column"),
         "",
+        *_labels(file, [*([outcome.name] if outcome else []), *chosen]),
         "[privacy]",
         _comment('mechanism = "fbs"', "fbs | fbp | laplace"),
         _comment('guarantee = "global"', "differential privacy, for every file and sample size: see docs/privacy.md"),
@@ -188,6 +190,17 @@ def _write(
     guessed = (("outcome", outcome), ("weight", weight), ("strata", strata), ("cluster", cluster), ("fpc", fpc))
     roles = {role: column.name for role, column in guessed if column}
     return Draft("\n".join(lines), roles | ({"public": ", ".join(chosen)} if chosen else {}))
+
+
+def _labels(file: DataFile, columns: list[str]) -> list[str]:
+    """The labels that the file has for variables, as sections of the spec."""
+    found = {column: file.variable_labels.get(column, "").strip()[:LONGEST_LABEL].strip() for column in columns}
+    return [
+        line
+        for column, label in found.items()
+        if label and is_plain(label)
+        for line in (f"[survey.columns.{_quote(column)}]", f"label = {_quote(label)}", "")
+    ]
 
 
 def _setting(key: str, column: _Column | None, meaning: str) -> str:

@@ -116,7 +116,7 @@ def test_outcomes_and_weights_have_no_way_in():
         public = public_part(Records(t, v, CELL, PUBLIC.x, PUBLIC.terms))
         assert not any(np.shares_memory(t, part) or np.shares_memory(v, part) for part in public[:2])
         results.append(undo(FBP(), [draw], Streams.seeded(2), public).draws[0])
-    assert set(PublicRecords._fields) == {"x", "sizes", "terms"}
+    assert set(PublicRecords._fields) == {"x", "sizes", "terms", "cells", "clusters"}
     for name in draw:
         assert np.array_equal(results[0][name], results[1][name])
     assert float(results[0]["sigma_y"]) > 0.37

@@ -13,7 +13,7 @@ from svysynth.core.spec.whole import load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import make_table, tabulate_all
 from svysynth.mechanisms.base import find_public
-from svysynth.mechanisms.pseudo_posterior import bias_correction
+from svysynth.mechanisms.pseudo_posterior import bias_correction, clusters
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
 from svysynth.mechanisms.weights_in_clusters import weights_in_clusters
@@ -173,6 +173,12 @@ def test_a_model_and_a_survey_of_which_only_one_has_clusters_are_refused():
         svysynth.calibrate(FBS(), survey(), 10.8)
     with pytest.raises(SurveyError, match="no clusters"):
         svysynth.calibrate(ClusteredFBS(), survey(cluster=None), 10.8)
+
+
+def test_more_clusters_than_fit_into_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(clusters, "MOST_CLUSTERS", CLUSTERS - 1)
+    with pytest.raises(SurveyError, match="has 40 clusters"):
+        svysynth.calibrate(ClusteredFBS(), survey(), 10.8)
 
 
 def test_weights_that_do_not_vary_within_clusters_are_refused():

@@ -166,6 +166,10 @@ class SurveySpec(Section):
         """The columns of the file that a release publishes with all their values, as public columns or strata."""
         return {self.source(column) for column in self.published if not self.made(column).is_grouped}
 
+    def shown(self, column: str) -> str:
+        """The label of a column, or else its name."""
+        return self.made(column).label or column
+
     @property
     def variable_labels(self) -> dict[str, str]:
         """The labels of columns, for headings."""

@@ -49,6 +49,7 @@ class MeasurementEvidence:
         name = "the histogram" if plan.weights_public else "the two histograms"
         parts += [(name, plan.histograms * plan.histogram)] if plan.histogram else []
         parts += [("the sums of squares", plan.squares)]
+        parts += [("the sums of squares between clusters", plan.clusters)] if plan.clusters else []
         parts += [(_named("the sums", columns), part) for columns, part in plan.levels]
         parts += [(_named("the weighted sums", plan.weighted.columns), plan.weighted.epsilon)]
         rows: Rows = [(f"ε of {name}", f"{float(part):.4g}") for name, part in parts]

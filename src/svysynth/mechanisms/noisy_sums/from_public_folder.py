@@ -69,7 +69,8 @@ class FromPublic:
             raise ValueError("the files do not come from the draws that follow from the manifest's number of files")
         survey = manifest.survey
         facts = replace(facts, domain=survey.domain, domains=survey.known_domains)
-        make = FileMaker(drawn, measurement, facts, plan.seed, survey.outcome, survey.strata, fpc=survey.fpc)
+        columns = survey.outcome, survey.strata
+        make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster, fpc=survey.fpc)
         return cls(make, plan, manifest.estimation)
 
     @property
@@ -156,6 +157,7 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
         and (measurement.sizes is None or _is_declared(measurement.sizes, facts))
         and (facts.weights is None or _is_of_groups(facts.weights, facts))
         and _has_scales_of(privacy, measurement)
+        and (measurement.between is not None) == (facts.cluster is not None) == (survey.cluster is not None)
     )
     if not same:
         raise ValueError("the measurement does not belong to the manifest")

@@ -16,6 +16,9 @@ This part is left out of the second term.
 If sizes of cells were measured with noise, each draw has its own sizes, the design variance is that of the noisy sizes,
 and a row whose noisy sizes are all zero has no mean.
 
+If the design has clusters, the design variance is that between clusters (`clustered_variance.py`), and the degrees of
+freedom are clusters less strata, as for direct tables.
+
 If weights are public, they are used unchanged: counts and proportions are exact (`counts.py`), weighted means use the
 known weights, group by group, and nothing is scaled to a total.
 """
@@ -35,7 +38,9 @@ from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import ROUNDING
 from svysynth.estimation.statistics import estimate
 from svysynth.estimation.tables import Layout, domain_columns, finish_table, records_less_strata, title_of
+from svysynth.mechanisms.noisy_sums.clustered_variance import ClusteredVariance, PairMoments, kept_inside
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
+from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes, clusters_less_strata
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, Tilt
@@ -67,6 +72,9 @@ class CellDraws:
     covariance: Floats
     size: Floats | None = None
     """Posterior draws of the true sizes of the cells; None if sizes are public."""
+    between: Floats | None = None
+    """The part of the two variances and the covariance that is between clusters, in the order t, tv, v: draw × 3; None
+    if the design has no clusters."""
 
     def __len__(self) -> int:
         return len(self.outcome_mean)
@@ -92,16 +100,20 @@ def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
             nothing,
             width * within[:, 1:].sum(axis=1),  # zero if weights are constant within cells
         )
-    spread = found["spread"]
+    spread, between = found["spread"], None
     s_t, s_v = width * spread[:, 0], other * spread[:, 1]
+    variances = s_t**2, s_t * s_v * spread[:, 2], s_v**2
+    if "between" in found:
+        between = kept_inside(found["between"] * [width**2, width * other, other**2], np.stack(variances, axis=1))
     return CellDraws(
         first + width * found["outcome_mean"],
         second + other * found["weight_mean"],
         found["outcome_misfit"] * (1.0 if measurement.transform == "log" else width),
         found["weight_misfit"],
-        s_t**2,
-        s_v**2,
-        s_t * s_v * spread[:, 2],
+        variances[0],
+        variances[2],
+        variances[1],
+        between=between,
     )
 
 
@@ -125,6 +137,8 @@ class CellFigures:
     """The number of records: draw × cell, or one for each cell if sizes are public."""
     scaled: bool = True
     """Whether weights are scaled to a known total."""
+    pairs: PairMoments | None = None
+    """The covariances of two records of a cluster; None if the design has no clusters."""
 
 
 def cell_figures(
@@ -139,15 +153,17 @@ def cell_figures(
     outcome = draws.outcome_mean + across + draws.outcome_misfit
     squared = weight**2 * np.exp(np.minimum(draws.weight_variance, LARGEST_VARIANCE))[:, None]
     own = [values + np.zeros_like(outcome) for values in _own_spread(draws, transform)]
+    pairs = None if draws.between is None else PairMoments.of(draws.between, transform)
     if transform == "identity":
         outcome = np.clip(outcome, *bounds)
         tilted = np.clip(outcome + across, *bounds)
-        return CellFigures(weight, outcome, squared, tilted, variance + 0 * outcome, (own[0], own[1], own[2]), records)
+        spread = variance + 0 * outcome
+        return CellFigures(weight, outcome, squared, tilted, spread, (own[0], own[1], own[2]), records, pairs=pairs)
     outcome = np.clip(np.exp(np.minimum(outcome + variance / 2, LARGEST_EXPONENT)), *bounds)
     tilted = np.clip(outcome * np.exp(np.clip(across, -LARGEST_VARIANCE, LARGEST_VARIANCE)), *bounds)
     spread = tilted**2 * np.expm1(np.minimum(variance, LARGEST_VARIANCE))
     by_outcome = own[0], own[1] * outcome, own[2] * outcome**2
-    return CellFigures(weight, outcome, squared, tilted, spread, by_outcome, records)
+    return CellFigures(weight, outcome, squared, tilted, spread, by_outcome, records, pairs=pairs)
 
 
 def _own_spread(draws: CellDraws, transform: Transform) -> tuple[Floats, Floats, Floats]:
@@ -194,7 +210,7 @@ def tables_of_draws(
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     chosen = [list(facts.labels).index(column) for column in columns]
     levels = facts.codes[facts.cell][:, chosen]
-    exact = ExactCounts.of(facts)
+    exact, clusters = ExactCounts.of(facts), ClusterSizes.of(facts)
     frames = []
     for table in tables:
         layout, title, inside = Layout.of(table, columns, facts), title_of(table, facts.domain), _base(table, facts)
@@ -206,7 +222,7 @@ def tables_of_draws(
                 # groups outside the base have a row of their own, which is left out in the end
                 filled, domain = np.unique(np.where(inside, row, layout.rows), return_inverse=True)
                 if known is None:
-                    found, spread = _figures(statistic, cells, facts, domain, inside)
+                    found, spread = _figures(statistic, cells, facts, domain, inside, clusters)
                     spread = np.where(spread > (ROUNDING * found) ** 2, spread, 0.0)
                 else:
                     found, spread = known(statistic, domain, estimation.lonely, inside)
@@ -218,6 +234,7 @@ def tables_of_draws(
                 value[:] = variance[:] = np.nan
             labels = layout.label_columns(columns)
             df = np.inf if known is None else float(records_less_strata(facts.count, facts.stratum, inside))
+            df = df if clusters is None else float(clusters_less_strata(facts, inside))
             rows = value[:-1], variance[:-1], count[:-1]
             frames.append(finish_table(title, statistic, labels, *rows, df, estimation))
     return pl.concat(frames)
@@ -233,7 +250,12 @@ def _base(table: TableSpec, facts: PublicFacts) -> Booleans:
 
 
 def _figures(
-    statistic: Statistic, cells: CellFigures, facts: PublicFacts, domain: Integers, inside: Booleans
+    statistic: Statistic,
+    cells: CellFigures,
+    facts: PublicFacts,
+    domain: Integers,
+    inside: Booleans,
+    clusters: ClusterSizes | None,
 ) -> tuple[Floats, Floats]:
     """Estimate and variance of a statistic for each domain; `domain` gives the domain of each group.
 
@@ -243,7 +265,13 @@ def _figures(
     sums = _Sums.of(cells, cells.size, facts, domain, base)
     figures = estimate(statistic, sums.weight, sums.outcome, sums.base)
     typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain, base)
-    design = _design_variance(statistic, typical, cells, facts, domain)
+    if clusters is None or cells.pairs is None:
+        design = _design_variance(statistic, typical, cells, facts, domain)
+    else:
+        a, b, c = _linearised(statistic, typical, cells.scaled)
+        of_clusters = ClusteredVariance(clusters, cells.weight, cells.outcome, cells.pairs)
+        design = of_clusters(*_of_cells(facts, domain, base), a, b, c)
+        design += _within_cells(cells, facts, typical.in_base, domain, a, b, c)
     design -= np.minimum(_not_followed(statistic, typical, cells, facts, domain), MOST_NOT_FOLLOWED * design)
     return figures.mean(axis=0), figures.var(axis=0, ddof=1) + np.median(design, axis=0)
 
@@ -262,14 +290,18 @@ class _Sums:
 
     @classmethod
     def of(cls, cells: CellFigures, size: Floats, facts: PublicFacts, domain: Integers, base: Booleans) -> _Sums:
-        place = np.empty(len(facts.codes), np.int64)
-        place[facts.cell] = domain  # a domain is a union of cells
+        place, in_base = _of_cells(facts, domain, base)
         inside = np.eye(int(domain.max()) + 1)[place]
-        in_base = np.zeros(len(facts.codes))
-        in_base[facts.cell] = base
         weight = cells.weight * size
         whole = (weight @ in_base)[:, np.newaxis]
         return cls(weight @ inside, (weight * cells.outcome) @ inside, whole, base.astype(float))
+
+
+def _of_cells(facts: PublicFacts, domain: Integers, base: Booleans) -> tuple[Integers, Floats]:
+    """The domain of each cell, and 1 for each cell in the base, from those of groups: a domain is a union of cells."""
+    place, in_base = np.empty(len(facts.codes), np.int64), np.zeros(len(facts.codes))
+    place[facts.cell], in_base[facts.cell] = domain, base
+    return place, in_base
 
 
 def _linearised(statistic: Statistic, sums: _Sums, scaled: bool) -> tuple[Floats, Floats, Floats]:

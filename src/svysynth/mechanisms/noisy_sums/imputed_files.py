@@ -15,6 +15,9 @@ If sizes of cells were measured with noise, the file has as many rows as the noi
 up to the draw's mean weight times the draw's own size of the cell, scaled to the population total. A cell without rows
 gets no part of the total.
 
+If the design has clusters, residuals have a part that the rows of a cluster share, with the covariance between clusters
+of the draw. So the variance within a file is that of a sample with these clusters.
+
 If weights are public, each row keeps its own weight; the weights of a group are in ascending order. The residual of t
 is correlated with the score of the weight as the draw says, and the rest of it is orthogonal to the scores.
 
@@ -44,6 +47,7 @@ from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, PublicWeights
 from svysynth.mechanisms.noisy_sums.residuals import (
+    Clustered,
     FileRows,
     Normal,
     Residual,
@@ -99,6 +103,7 @@ class FileMaker:
     engine: Engine = LOCAL
     scratch: Path | None = None
     """The folder for files that are too long for memory, while they are needed as surveys."""
+    cluster: str | None = None
     fpc: str | None = None
     """The column of the finite population correction."""
 
@@ -111,7 +116,8 @@ class FileMaker:
         bounds = measurement.bounds.outcome
         target = cell_figures(one, facts.size, measurement.population_total, measurement.transform, bounds)
         normal = Normal(Streams(self.seed), draw, FileRows.of(facts))
-        residual = match_covariance(normal, one, facts.size, measurement.transform, self.engine)
+        own = normal if facts.cluster is None else Clustered.of(normal, one, facts.cluster)
+        residual = match_covariance(own, one, facts.size, measurement.transform, self.engine)
         within = _Values(residual, measurement.transform, bounds)
         sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), len(facts.codes))
         total = np.where(facts.size > 0, (target.weight * target.size)[0], 0.0)
@@ -137,8 +143,13 @@ class FileMaker:
     def survey(self, draw: int) -> Survey:
         """The file of a draw as a survey, in memory or in the scratch folder."""
         groups = self.groups
-        design = Design(SMOOTHED, self.strata, fpc=self.fpc, fpc_public=self.fpc is not None)
-        roles = self.outcome, design, tuple(self.facts.labels), self.measurement.transform
+        fpc = self.fpc, (), self.fpc is not None
+        roles = (
+            self.outcome,
+            Design(SMOOTHED, self.strata, self.cluster, *fpc),
+            tuple(self.facts.labels),
+            self.measurement.transform,
+        )
         total, public = self.measurement.population_total, self.facts.weights is not None
         like = SurveyInMemory(*roles, total, {}, public, self.engine, self.scratch, frame=groups.frame.clear())
         like = replace(like, domain=self.facts.domain, domains=self.facts.domains)
@@ -163,6 +174,8 @@ class FileMaker:
         }
         if self.strata and self.strata not in columns:
             columns[self.strata] = pl.Series(facts.stratum.astype(np.int32))
+        if self.cluster and self.cluster not in columns and facts.cluster is not None:
+            columns[self.cluster] = pl.Series(facts.cluster + 1)
         if self.fpc and facts.fpc is not None:
             columns[self.fpc] = pl.Series(facts.fpc[facts.stratum]).round_sig_figs(MICRODATA_DIGITS)
         return Groups(pl.DataFrame(columns), facts.count, facts.cell)

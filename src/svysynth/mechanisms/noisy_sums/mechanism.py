@@ -43,6 +43,7 @@ from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.measurement import MOST_RECORDS, Measurement, measure
 from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement, plan_sizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts, facts_of
@@ -68,6 +69,8 @@ from svysynth.survey.survey import Survey
 
 FEWEST_OVER_CELLS = 3
 """The number by which records must exceed cells, so that a spread within cells can be estimated."""
+FEWEST_FREE_CLUSTERS = 3.0
+"""The fewest degrees of freedom between clusters, so that a variance between them can be estimated."""
 NOTE = (
     "The tables come from a model fitted to sums that were measured once, with noise. Standard errors include the "
     "sampling error and the noise. measurement.json contains the noisy sums, and draws.parquet contains the posterior "
@@ -132,14 +135,20 @@ class NoisySums(Mechanism):
         return spec.survey.model_copy(update=update)
 
     def check(self, survey: Survey, spec: Spec) -> None:
-        """Refuse too many cells for the records, and too many records for exact sums.
+        """Refuse too many cells for the records or for the clusters, and too many records for exact sums.
 
-        The first test uses public numbers; if the number of records is protected, the noisy sizes decide after the
-        charge. The second test always uses the true number of records.
+        The first tests use public numbers; if the number of records is protected, the noisy sizes decide after the
+        charge. The last test always uses the true number of records.
         """
-        if privacy_of(spec).protect == "answers" and len(survey) < len(facts_of(survey).codes) + FEWEST_OVER_CELLS:
-            problem = "the columns have nearly as many cells as there are records"
-            raise SurveyError("spec", "survey.public", problem, "use fewer columns, or merge levels")
+        if privacy_of(spec).protect == "answers":
+            facts = facts_of(survey)
+            clusters, merge = ClusterSizes.of(facts), "use fewer columns, or merge levels"
+            if len(survey) < len(facts.codes) + FEWEST_OVER_CELLS:
+                problem = "the columns have nearly as many cells as there are records"
+                raise SurveyError("spec", "survey.public", problem, merge)
+            if clusters is not None and not min(clusters.freedom, clusters.degrees_of_freedom) >= FEWEST_FREE_CLUSTERS:
+                problem = "there are too few clusters in each stratum or cell to estimate the variance between clusters"
+                raise SurveyError("spec", "survey.cluster", problem, f"{merge}, or merge strata")
         if len(survey) > MOST_RECORDS:
             raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
 
@@ -176,9 +185,10 @@ class NoisySums(Mechanism):
         if privacy.datasets:
             progress("making synthetic files")
         files = FilePlan.of(privacy.draws, privacy.datasets, streams)
-        columns, where = (survey.outcome, survey.design.strata), (survey.engine, survey.scratch)
-        fpc = survey.design.released_fpc
-        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where, fpc=fpc)
+        design = survey.design
+        columns, where = (survey.outcome, design.strata), (survey.engine, survey.scratch)
+        own = design.cluster, design.released_fpc
+        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where, *own)
         synthetic = self.synthetic(tuple(make.survey(draw) for draw in files.draws), privacy.mechanism, spec.model)
         attachments = {
             MEASUREMENT: measurement_json(measurement, facts, files),

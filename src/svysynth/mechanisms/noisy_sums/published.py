@@ -22,6 +22,7 @@ from svysynth.core.grouping import Floats
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
 from svysynth.mechanisms.noisy_sums.imputed_files import FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import Between, between_sensitivity
 from svysynth.mechanisms.noisy_sums.measuring.measurement import (
     Level,
     Measurement,
@@ -43,6 +44,8 @@ OF_CELLS = ("outcome_mean", "weight_mean", "outcome_misfit", "weight_misfit")
 SIZE = "cell_size"
 """The drawn size of a cell, if whole records are protected."""
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
+BETWEEN = ("cluster_outcome_variance", "cluster_covariance", "cluster_weight_variance")
+"""The parts of these that are between clusters, if the design has clusters."""
 OF_WEIGHTS = ("weight_mean", "weight_misfit", "weight_variance")
 """Columns that are absent if weights are public. The covariance is then with the scores of weights
 (`measuring/public_weights.py`)."""
@@ -98,6 +101,15 @@ def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePl
             **({} if facts.fpc is None else {"fpc": facts.fpc.tolist()}),
         },
     }
+    between = measurement.between
+    if facts.cluster is not None and between is not None:
+        content["public"]["groups"]["cluster"] = facts.cluster.tolist()
+        content["between_clusters"] = {
+            "epsilon": str(plan.clusters),
+            "centre": between.centre.tolist(),
+            "limit": between.limit,
+            "values": between.squares.tolist(),
+        }
     if files is not None:
         content["files"] = {"seed": f"{files.seed:x}", "draws": list(files.draws)}
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
@@ -122,6 +134,7 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
         Weighted(tuple(weighted["columns"]), bool(weighted["both"]), Fraction(weighted["epsilon"])),
         Fraction() if sizes is None else Fraction(sizes["epsilon"]),
         weights is not None,
+        Fraction(content.get("between_clusters", {"epsilon": 0})["epsilon"]),
     )
     parts = [*plan.levels, (plan.weighted.columns, plan.weighted.epsilon)]
     levels = [
@@ -142,6 +155,7 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
         stratum,
         count,
         weights,
+        cluster=np.array(public["groups"]["cluster"], np.int64) if plan.clusters else None,
         fpc=np.array(public["fpc"], np.float64) if "fpc" in public else None,
     )
     scales = Scale(**content["outcome_scale"]), Scale(**content["weight_scale"])
@@ -162,8 +176,15 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
         None
         if sizes is None
         else NoisySizes(np.array(sizes["values"], np.int64), Use("sizes", SENSITIVITY, plan.sizes).scale),
+        _read_between(content["between_clusters"], plan.clusters) if plan.clusters else None,
     )
     return measurement, facts
+
+
+def _read_between(content: dict[str, Any], epsilon: Fraction) -> Between:
+    limit = int(content["limit"])
+    scale = Use("squares between clusters", between_sensitivity(limit), epsilon).scale
+    return Between(np.array(content["centre"], np.int64), limit, np.array(content["values"], np.int64), scale)
 
 
 def read_files(text: bytes) -> FilePlan:
@@ -183,6 +204,8 @@ def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:
     columns |= {name: getattr(drawn, name).reshape(-1) for name in OF_CELLS if not (known and name in OF_WEIGHTS)}
     columns |= {} if drawn.size is None else {SIZE: drawn.size.reshape(-1)}
     columns |= {name: np.repeat(getattr(drawn, name), cells) for name in OF_DRAWS if not (known and name in OF_WEIGHTS)}
+    if drawn.between is not None:
+        columns |= {name: np.repeat(values, cells) for name, values in zip(BETWEEN, drawn.between.T, strict=True)}
     content = io.BytesIO()
     pl.DataFrame(columns).write_parquet(content)
     return content.getvalue()
@@ -200,6 +223,8 @@ def read_draws(content: bytes, cells: int) -> CellDraws:
     of_draws = {name: column(name) for name in OF_DRAWS}
     of_draws = {name: values[:, 0] if values.size else values for name, values in of_draws.items()}
     found = CellDraws(**{name: column(name) for name in OF_CELLS}, **of_draws)
+    if BETWEEN[0] in frame.columns:
+        found = replace(found, between=np.stack([column(name)[:, 0] for name in BETWEEN], axis=1))
     return replace(found, size=column(SIZE)) if SIZE in frame.columns else found
 
 

@@ -54,6 +54,13 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
         ),
         (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
         (
+            survey.cluster is not None and survey.weight_public,
+            "survey.cluster",
+            "cannot be combined with public weights",
+            "the variance between clusters of outcomes alone is not modelled",
+            "leave survey.weight_public out: weights are then modelled",
+        ),
+        (
             survey.fpc is not None and survey.cluster is not None,
             "survey.fpc",
             "requests a finite population correction of clusters",
@@ -88,6 +95,13 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
             "cannot be declared where whole records are protected",
             "a public list of weights would reveal who takes part",
             "leave survey.weight_public out, or use privacy.protect = 'answers'",
+        ),
+        (
+            survey.cluster is not None,
+            "survey.cluster",
+            "cannot be used where whole records are protected",
+            "the sizes of clusters would reveal who takes part",
+            "use privacy.protect = 'answers'",
         ),
         (
             bool(missing),

@@ -84,7 +84,7 @@ class Scored:
 class Residual:
     """Residuals of t and v: normal numbers, centred in their cell and scaled to a given scatter."""
 
-    normal: Normal | Scored
+    normal: Normal | Scored | Clustered
     centre: Floats
     """The means of the two numbers: 2 × cell."""
     factor: Floats
@@ -95,7 +95,51 @@ class Residual:
         return group, cell, self.factor @ (z - self.centre[:, cell])
 
 
-def match_covariance(normal: Normal, one: CellDraws, size: Integers, transform: Transform, engine: Engine) -> Residual:
+@outlined
+@dataclass(frozen=True, eq=False)
+class Clustered:
+    """Two numbers for each row: an effect of its cluster, and its own, whose covariances are those of a draw."""
+
+    normal: Normal
+    within: Floats
+    """A root of the covariance within clusters."""
+    effect: Floats
+    """2 × cluster."""
+    cluster: Integers
+    """The cluster of each group."""
+
+    @classmethod
+    def of(cls, normal: Normal, one: CellDraws, cluster: Integers) -> Clustered:
+        """Effects with exactly the covariance between clusters of a draw, from the seed of its file."""
+        if one.between is None:
+            raise ValueError("the draw has no clusters")
+        between = one.between[0][[[0, 1], [1, 2]]]
+        both = np.array([[one.outcome_variance[0], one.covariance[0]], [one.covariance[0], one.weight_variance[0]]])
+        effect = normal.streams.generator(f"clusters of draw {normal.draw}").standard_normal((2, cluster.max() + 1))
+        effect -= effect.mean(axis=1, keepdims=True)
+        effect = _root(between) @ np.linalg.solve(np.linalg.cholesky(np.cov(effect)), effect)
+        return cls(normal, _root(both - between), effect, cluster)
+
+    @property
+    def rows(self) -> FileRows:
+        """The rows of the file."""
+        return self.normal.rows
+
+    def __call__(self, piece: slice) -> tuple[Integers, Integers, Floats]:
+        """Group, cell and the two numbers of each row."""
+        group, cell, z = self.normal(piece)
+        return group, cell, self.within @ z + self.effect[:, self.cluster[group]]
+
+
+def _root(covariance: Floats) -> Floats:
+    """A root of a covariance, which may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+def match_covariance(
+    normal: Normal | Clustered, one: CellDraws, size: Integers, transform: Transform, engine: Engine
+) -> Residual:
     """Residuals with the covariance of a draw within cells."""
     centre, scatter = _centred(normal, size, engine)
     variances = np.array([one.outcome_variance[0], one.weight_variance[0]])
@@ -117,7 +161,7 @@ def match_scores(normal: Scored, one: CellDraws, size: Integers, transform: Tran
     return Residual(normal, centre, np.array([[slope - factor * shared, factor]]))
 
 
-def _centred(normal: Normal | Scored, size: Integers, engine: Engine) -> tuple[Floats, Floats]:
+def _centred(normal: Normal | Scored | Clustered, size: Integers, engine: Engine) -> tuple[Floats, Floats]:
     """The means of two numbers in each cell, and their scatter within cells."""
     blocks = map_blocks(engine, _Scatter(normal), int(size.sum()))
     sums, scatter = np.zeros((2, len(size))), np.zeros((2, 2))
@@ -133,7 +177,7 @@ def _centred(normal: Normal | Scored, size: Integers, engine: Engine) -> tuple[F
 class _Scatter:
     """For a block: its cells, the sums of the normal numbers in each, and the sums of their products."""
 
-    normal: Normal | Scored
+    normal: Normal | Scored | Clustered
 
     def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats]:
         _, cell, z = self.normal(piece)

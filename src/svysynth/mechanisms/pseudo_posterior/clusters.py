@@ -22,6 +22,8 @@ PUBLIC_WEIGHTS = Finding(
     "leave survey.weight_public out; the weights are then protected too",
     stops=True,
 )
+MOST_CLUSTERS = 10_000
+"""The most clusters: every draw has two effects of each, and thousands of draws are in memory."""
 
 
 def clusters_of_model(spec: Spec, traits: Traits) -> list[Finding]:
@@ -42,3 +44,13 @@ def require_effects(model: Model, survey: Survey) -> None:
         raise SurveyError("data", "survey.cluster", problem, "give svysynth.ClusteredFBS()")
     if survey.weight_public:
         raise SurveyError("data", "survey.weight_public", PUBLIC_WEIGHTS.reason, PUBLIC_WEIGHTS.instead)
+    require_few_clusters(survey)
+
+
+def require_few_clusters(survey: Survey) -> None:
+    """Refuse a survey with more clusters than fit into memory with all draws of their effects."""
+    clusters = len(survey.index.psu_stratum) if survey.design.cluster else 0
+    if clusters > MOST_CLUSTERS:
+        problem = f"has {clusters:,} clusters, and the model can have effects of {MOST_CLUSTERS:,}"
+        remedy = "name a larger unit, such as the district of a household, or use guarantee = 'global'"
+        raise SurveyError("data", "survey.cluster", problem, remedy)

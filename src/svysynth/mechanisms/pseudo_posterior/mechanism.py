@@ -35,7 +35,7 @@ from svysynth.mechanisms.base import (
 from svysynth.mechanisms.findings import Finding, no_public_weights
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
-from svysynth.mechanisms.pseudo_posterior.clusters import clusters_of_model
+from svysynth.mechanisms.pseudo_posterior.clusters import clusters_of_model, require_few_clusters
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
 from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
@@ -102,6 +102,7 @@ class PseudoPosterior(Mechanism):
 
     def check(self, survey: Survey, spec: Spec) -> None:
         """Refuse tables that synthetic surveys, which have strata and clusters, cannot give, and a missing total."""
+        require_few_clusters(survey)
         rules = self.synthetic((survey,), _privacy(spec).mechanism, spec.model)
         # there are no drawn weights yet
         estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -39,8 +39,8 @@ HEADINGS = {
 """What each measure is called, under its statistic."""
 
 
-def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str]) -> None:
-    """Write the tables to a workbook, with the notes on its first sheet."""
+def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str], labels: Mapping[str, str]) -> None:
+    """Write the tables to a workbook, with the notes on its first sheet, and the labels of columns in headings."""
     as_text = {"strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
     # In memory: temporary files of confidential tables could lie on another disk, and stay there after a failure.
     content = io.BytesIO()
@@ -48,7 +48,7 @@ def write_workbook(tidy: pl.DataFrame, path: Path, notes: Sequence[str]) -> None
     workbook.set_properties({"author": "", "created": CREATED})
     _write_notes(workbook, notes)
     used = {"notes"}
-    for table in wide_tables(tidy):
+    for table in wide_tables(tidy, labels):
         _write_sheet(workbook, _sheet_name(table.title, used), table, footer=notes[0])
     workbook.close()
     with appearing(path) as target:

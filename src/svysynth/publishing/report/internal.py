@@ -46,7 +46,7 @@ def internal_page(
     evidence: Evidence,
 ) -> str:
     """`report.html` of the internal folder; what is particular to one mechanism comes as its evidence."""
-    comparisons = _compare(review.compared, release.spec.survey.outcome)
+    comparisons = _compare(review.compared, release.spec.survey.shown(release.spec.survey.outcome))
     alike = look_alikes(survey, synthetic.surveys) if survey.scratch is None else None
     sections = evidence.sections()
     return render(

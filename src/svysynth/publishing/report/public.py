@@ -69,6 +69,7 @@ def public_page(release: Release) -> str:
         attachments=[release.file_name(name) for name in release.attachments],
         public=spec.survey.public,
         outcome=spec.survey.outcome,
+        label=spec.survey.shown(spec.survey.outcome),
         files=_files(release),
         columns=_columns(release),
         sentences=guarantee.sentences(),
@@ -183,7 +184,8 @@ def _columns(release: Release) -> list[tuple[str, str]]:
     if survey.weight_public:
         meanings |= {SMOOTHED: "The weight: public, as in the survey", UNSMOOTHED: "The same"}
     for column, labels in release.levels.items():
-        meanings[column] = f"Public, as in the survey: {_counted(len(labels), 'label')}"
+        how = "in groups of the survey's values" if survey.made(column).is_grouped else "as in the survey"
+        meanings[column] = f"Public, {how}: {_counted(len(labels), 'label')}"
     if survey.strata:
         known = meanings.get(survey.strata, "Public, as in the survey")
         meanings[survey.strata] = f"{known}. The strata of the sample"
@@ -192,7 +194,8 @@ def _columns(release: Release) -> list[tuple[str, str]]:
         meanings[survey.cluster] = f"{known}. The clusters of the sample"
     if survey.fpc:
         meanings[survey.fpc] = "Public: the finite population correction of the stratum, as in the survey"
-    return [(name, meanings.get(name, "")) for name in release.previews[0].columns]
+    described = {name: f"{label}. {meanings.get(name, '')}" for name, label in survey.variable_labels.items()}
+    return [(name, described.get(name, meanings.get(name, ""))) for name in release.previews[0].columns]
 
 
 def _use_of_unsmoothed(release: Release) -> str:
@@ -275,9 +278,9 @@ class _View:
 
 
 def _views(release: Release) -> list[_View]:
-    outcome = release.spec.survey.outcome
-    views = []
-    for number, table in enumerate(wide_tables(release.tables), start=1):
+    survey, views = release.spec.survey, []
+    outcome = survey.shown(survey.outcome)
+    for number, table in enumerate(wide_tables(release.tables, survey.variable_labels), start=1):
         names = [statistic_name(statistic, outcome) for statistic in table.statistics]
         shown = min(len(table.rows), MOST_ROWS_SHOWN)
         rows = list(zip(table.rows[:shown], table.spans(shown), strict=True))
@@ -307,4 +310,4 @@ def _distribution(release: Release, synthetic: Synthetic) -> Image | None:
     shares = [np.histogram(y, edges, weights=w)[0] / w.sum() for y, w in zip(values, weights, strict=True)]
     names = [f"file {number}" for number in range(1, len(frames) + 1)]
     alt = f"Distribution of {survey.outcome} in the synthetic files, weighted to the population."
-    return curves(edges, shares, names, survey.outcome, alt, log=log)
+    return curves(edges, shares, names, survey.shown(survey.outcome), alt, log=log)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 from rich import box
 from rich.console import Group, RenderableType
@@ -14,9 +16,9 @@ from svysynth.estimation.layout import WideTable, legend, wide_tables
 INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without protection."
 
 
-def render_tables(tidy: pl.DataFrame, estimation: EstimationSpec) -> RenderableType:
+def render_tables(tidy: pl.DataFrame, estimation: EstimationSpec, labels: Mapping[str, str]) -> RenderableType:
     """All tables of a tidy frame, with the meaning of the marks below."""
-    return Group(*[_render_table(table) for table in wide_tables(tidy)], Text(legend(estimation), style="dim"))
+    return Group(*[_render_table(table) for table in wide_tables(tidy, labels)], Text(legend(estimation), style="dim"))
 
 
 def _render_table(wide: WideTable) -> Table:

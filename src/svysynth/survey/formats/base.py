@@ -25,13 +25,14 @@ READER_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSErro
 @outlined
 @dataclass(frozen=True)
 class DataFile:
-    """A data file whose header has been read: its columns and the value labels it carries."""
+    """A data file whose header has been read: its columns, and the labels of values and variables that it carries."""
 
     path: Path
     format: str
     columns: tuple[str, ...]
     separator: str = ","
     value_labels: Mapping[str, CodeLabels] = field(default_factory=dict)
+    variable_labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def decimal_comma(self) -> bool:

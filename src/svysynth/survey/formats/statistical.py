@@ -30,12 +30,14 @@ SECONDS = 600
 
 
 def open_statistical(format_: str, path: Path) -> DataFile:
-    """Read the header: column names and value labels."""
+    """Read the header: column names, and the labels of values and variables."""
     header = json.loads(_ask_child(path, format_, 0, None))
     if header["rows"] * len(header["columns"]) > path.stat().st_size * MOST_CELLS_PER_BYTE[format_]:
         raise _damaged(path, format_)
     labels = {column: dict(pairs) for column, pairs in header["labels"].items()}
-    return DataFile(path, format_, tuple(header["columns"]), value_labels=labels)
+    return DataFile(
+        path, format_, tuple(header["columns"]), value_labels=labels, variable_labels=header["variable_labels"]
+    )
 
 
 def read_statistical(file: DataFile, columns: list[str], rows: int | None) -> pl.DataFrame:
@@ -109,7 +111,9 @@ def _child(format_: str, path: str, rows: str, columns: str) -> bytes:
             column: [(code_text(code), str(label)) for code, label in pairs.items()]
             for column, pairs in meta.variable_value_labels.items()
         }
-        return json.dumps({"columns": meta.column_names, "labels": labels, "rows": meta.number_rows or 0}).encode()
+        names = {column: str(label) for column, label in meta.column_names_to_labels.items() if label}
+        header = {"columns": meta.column_names, "labels": labels, "variable_labels": names}
+        return json.dumps(header | {"rows": meta.number_rows or 0}).encode()
     options = {"output_format": "polars", "disable_datetime_conversion": True}
     frame, _ = read(path, usecols=wanted, row_limit=int(rows), **options)
     buffer = io.BytesIO()

@@ -9,6 +9,7 @@ whole records are protected, if one record is replaced by another in any cell:
     ΣT, ΣV in each row of a level    |T| + |V| ≤ LARGEST leaves, as much enters           2·LARGEST each level
     ΣT², ΣTV, ΣV²                    T² + |TV| + V² ≤ (|T| + |V|)² ≤ LARGEST²             2·LARGEST²
     ΣY, ΣU in each row of a level    |Y| + |U| ≤ LARGEST leaves, as much enters           2·LARGEST
+    squares between clusters         if the design has clusters: `between_clusters.py`
 
 Y and U are what the record adds to the weighted mean of the outcome and to the sum of weights, both without logarithms
 (`scaling.weighted_excess`), as whole numbers bounded in the same way. They make tables right on average also for
@@ -50,6 +51,14 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noise import Noise, laplace_scale
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
+    Between,
+    between_sensitivity,
+    centre_cells,
+    limit_of,
+    sum_squares,
+)
+from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts, cell_of_record
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import Scores, largest_score
 from svysynth.mechanisms.noisy_sums.measuring.scaling import (
@@ -118,6 +127,8 @@ class Plan:
     """The ε of the sizes of cells, if whole records are protected."""
     weights_public: bool = False
     """If so, nothing about the weights is measured."""
+    clusters: Fraction = Fraction()
+    """The ε of the sums of squares between clusters, if the design has clusters."""
 
     @property
     def histograms(self) -> int:
@@ -128,7 +139,8 @@ class Plan:
     def epsilon(self) -> Fraction:
         """The total ε, for changed answers or changed records."""
         sums = sum((part for _, part in self.levels), Fraction())
-        return self.sizes + self.histograms * self.histogram + sums + self.squares + self.weighted.epsilon
+        of_sums = sums + self.squares + self.clusters + self.weighted.epsilon
+        return self.sizes + self.histograms * self.histogram + of_sums
 
 
 @outlined
@@ -178,6 +190,8 @@ class Measurement:
     weighted: Level
     sizes: NoisySizes | None = None
     """None if sizes are public."""
+    between: Between | None = None
+    """None if the design has no clusters."""
 
     @property
     def step(self) -> float:
@@ -224,8 +238,8 @@ def measure(
     total = survey.population_total if public is None else public.total
     if total is None:
         raise ValueError("the population total is not declared")
-    if (public is not None) != plan.weights_public:
-        raise ValueError("the plan is not for these weights")
+    if (public is not None) != plan.weights_public or (facts.cluster is not None) != (plan.clusters > 0):
+        raise ValueError("the plan is not for these weights or clusters")
     if len(survey) > MOST_RECORDS:
         raise ValueError("too many records for exact sums")
     if (scales is None) != (plan.histogram > 0):
@@ -250,6 +264,14 @@ def measure(
         once = _SumsOfOutcomes(answers, scaling, cell, len(facts.codes), Scores.of(public, facts, reach / LARGEST))
     sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))
     squares_use = Use("squares", squares_sensitivity(len(squares), reach), plan.squares)
+    levels = [_measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels]
+    between, clusters = None, ClusterSizes.of(facts)
+    if clusters is not None:
+        limit, step = round(limit_of(clusters) / (reach / LARGEST)), reach / LARGEST
+        centre = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, step)
+        exact = sum_squares(answers, scaling, cell, survey.index, centre, limit, survey.engine)
+        use = Use("squares between clusters", between_sensitivity(limit), plan.clusters)
+        between = Between(centre, limit, noise(exact, use), use.scale)
     return Measurement(
         records,
         total,
@@ -259,7 +281,7 @@ def measure(
         noisy[0],
         noisy[1],
         scaling,
-        tuple(_measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels),
+        tuple(levels),
         noise(squares, squares_use),
         squares_use.scale,
         _measure_level(
@@ -271,6 +293,7 @@ def measure(
             noise,
         ),
         sizes,
+        between,
     )
 
 

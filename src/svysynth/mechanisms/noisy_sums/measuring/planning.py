@@ -30,6 +30,8 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import TableSpec
 from svysynth.core.spec.privacy import BoundsSpec, Scales
 from svysynth.core.transforms import Transform
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import limit_of
+from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import USUAL, ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import MOST_SCORE
@@ -57,6 +59,8 @@ SPREAD_ERROR = 0.1
 """The squares get a share at which the noise of a mean square is this small, in scales, or at least MOST_SQUARES of the
 rest."""
 MOST_SQUARES = 0.14
+CLUSTERS_SHARE = 0.03, 0.2
+"""The least and the largest share of ε for the sums of squares between clusters."""
 MOST_MARGINS = 8
 """With more public columns than this, plans that measure their margins are not tried."""
 
@@ -71,7 +75,8 @@ def plan_measurement(
     scales: Scales = "histograms",
 ) -> Plan:
     """The best of the plans that are tried. Its parts, with the ε already spent on sizes, add up to ε exactly."""
-    left = Fraction(epsilon) - sizes
+    clusters = plan_clusters(facts, epsilon)
+    left = Fraction(epsilon) - sizes - clusters
     epsilon = float(left)
     requested = [_Rows.of(facts, columns) for columns in _requested(facts, tables)]
     public = facts.weights is not None
@@ -84,7 +89,19 @@ def plan_measurement(
     share = (rest - squares - weighted) / len(best.levels)
     levels = tuple((level, whole * share) for level in best.levels)
     weighted_sums = Weighted(best.weighted, best.both, whole * weighted)
-    return Plan(whole * histogram, levels, whole * squares, weighted_sums, sizes, public)
+    return Plan(whole * histogram, levels, whole * squares, weighted_sums, sizes, public, clusters)
+
+
+def plan_clusters(facts: PublicFacts, epsilon: float) -> Fraction:
+    """The ε of the sums of squares between clusters: their noise is to be as large as their variation by sampling."""
+    sizes = ClusterSizes.of(facts)
+    if sizes is None:
+        return Fraction()
+    reach = reach_of(len(facts), epsilon)
+    by_sampling = math.sqrt(2 / sizes.freedom) * (USUAL * sizes.of_clusters + sizes.of_records)
+    share = math.sqrt(2) * 6 * limit_of(sizes) * reach / (epsilon * by_sampling)
+    least, most = CLUSTERS_SHARE
+    return Fraction(epsilon) * Fraction(round(min(max(share, least), most) * STEPS), STEPS)
 
 
 def plan_sizes(groups: int, epsilon: float, population_total: float, bounds: BoundsSpec) -> Fraction:

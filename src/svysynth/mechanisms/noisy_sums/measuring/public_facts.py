@@ -1,4 +1,4 @@
-"""Public facts: the cells of the public columns, the strata, and the number of records in each.
+"""Public facts: the cells of the public columns, the strata, the clusters, and the number of records in each.
 
 If whole records are protected, the cells are all combinations of declared levels, and their sizes are noisy
 (`sizes.py`). Weights that are declared public are facts too (`public_weights.py`). The steps after a measurement use
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import polars as pl
 
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
@@ -25,7 +26,7 @@ from svysynth.survey.survey import Survey
 @outlined
 @dataclass(frozen=True, eq=False)
 class PublicFacts:
-    """The cells, and the groups of records that share a cell and a stratum."""
+    """The cells, and the groups of records that share a cell, a stratum and a cluster."""
 
     labels: Mapping[str, tuple[str, ...]]
     """The levels of each public column, in order."""
@@ -43,6 +44,8 @@ class PublicFacts:
     """The condition that all tables are restricted to."""
     domains: Mapping[str, PublicDomain] = field(default_factory=dict)
     """The domains that tables may be restricted to, by the name of their column."""
+    cluster: Integers | None = None
+    """The cluster of each group; None if the design has no clusters."""
     fpc: Floats | None = None
     """The finite population correction of each stratum, as its column has it; None without one."""
 
@@ -103,17 +106,25 @@ def facts_of(survey: Survey) -> PublicFacts:
     labels = {column: survey.levels(column) for column in survey.public}
     cells, _ = survey.present_cells(survey.public)
     codes = np.array(np.unravel_index(cells, [len(levels) for levels in labels.values()])).T
-    groups = replace(survey, weight_public=False).groups  # groups by cell and stratum, not by weight
+    groups = replace(survey, weight_public=False).groups  # groups by cell, stratum and cluster, not by weight
     stratum: Integers = np.zeros(len(groups.count), np.int64)
     if survey.design.strata:
-        key = groups.frame[survey.design.strata].to_physical().to_numpy()
-        stratum = group_ids(key, int(key.max()) + 1)[1].astype(np.int64)
+        stratum = _numbered(groups.frame[survey.design.strata])
     fpc = None
     if survey.design.released_fpc is not None:
         fpc = np.empty(int(stratum.max()) + 1)
         fpc[stratum] = groups.frame[survey.design.released_fpc].to_numpy()
     restricted = survey.domain, survey.domains
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted, fpc)
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted, fpc=fpc)
+    if survey.design.cluster:
+        own = _numbered(groups.frame[survey.design.cluster])
+        clusters = int(own.max()) + 1
+        facts = replace(facts, cluster=group_ids(stratum * clusters + own, facts.strata * clusters)[1].astype(np.int64))
     if not survey.weight_public:
         return facts
     return replace(facts, weights=weights_of(survey, cell_of_record(survey, facts), facts))
+
+
+def _numbered(column: pl.Series) -> Integers:
+    key = column.to_physical().to_numpy()
+    return group_ids(key, int(key.max()) + 1)[1].astype(np.int64)

@@ -39,6 +39,15 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
 from svysynth.core.safe_repr import outlined
+from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import (
+    PARAMETERS,
+    Clusters,
+    bartlett_density,
+    between_variances,
+    clusters_at,
+    measured_squares,
+    wishart,
+)
 from svysynth.mechanisms.noisy_sums.posterior.density import NoisyDensity, exponential
 from svysynth.mechanisms.noisy_sums.posterior.misfit import Misfit, MisfitPoint, misfit_at, misfit_variance
 from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import NoisyStatistics
@@ -75,6 +84,8 @@ class _Point(NamedTuple):
     """β: coefficient × 2."""
     deviation: Array
     """log τ of t and v."""
+    clusters: Array
+    """The parameters of `cluster_effects.py`; empty if there are no clusters."""
     misfit: Array
     """γ (`misfit.py`): row × 1 or 2."""
     common: Array
@@ -116,6 +127,7 @@ class _Latent(NamedTuple):
     misfit: Misfit
     log_density: Array
     """The log density of the sums, with the Jacobian of their map."""
+    clusters: Clusters | None
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,8 @@ class NoisyModel(NoisyDensity):
 
     mixed: bool = True
     """Whether noise is sampled as normal noise with random variances."""
+    fitted: bool = False
+    """Whether the means of cells are the values that a formula gives."""
 
     coefficients = ("outcome_mean", "weight_mean", "spread", "outcome_misfit", "weight_misfit")
 
@@ -140,12 +154,14 @@ class NoisyModel(NoisyDensity):
         spread = jnp.sqrt(mean_square[jnp.array([0, 2])])
         correlation = mean_square[1] / (spread[0] * spread[1])
         outcome, weight = self._lasting_misfit(key, point, latent, statistics)
+        between = {} if latent.clusters is None else {"between": latent.clusters.covariance}
         return {
             "outcome_mean": means[:, 0],
             "weight_mean": means[:, 1],
             "spread": jnp.stack([spread[0], spread[1], correlation]),
             "outcome_misfit": outcome,
             "weight_misfit": weight,
+            **between,
         }
 
     def _lasting_misfit(
@@ -162,7 +178,7 @@ class NoisyModel(NoisyDensity):
     def _means(self, latent: _Latent, statistics: NoisyStatistics) -> Array:
         """The means of the cells: those of the true sums or, with a formula, the values fitted to them."""
         size, x = statistics.size[:, None], statistics.x
-        if self.deviations:
+        if not self.fitted:
             return latent.sums / size
         gram = (x * size).T @ x + jnp.diag(statistics.spread**-2.0)
         return jnp.asarray(x @ jnp.linalg.solve(gram, x.T @ latent.sums))
@@ -174,11 +190,15 @@ class NoisyModel(NoisyDensity):
         spread = self._spread(point.spread, statistics)
         own = self._own_measurement(point, statistics)
         sums, density = _sums(point, spread.covariance, statistics, self.deviations, *own)
-        scatter = _scatter(point, spread, statistics.freedom)
+        within = jnp.stack([spread.covariance[0, 0], spread.covariance[0, 1], spread.covariance[1, 1]])
+        scatter, clusters = wishart(point.bartlett, within, statistics.freedom_of_records), None
+        if statistics.clusters is not None:
+            clusters = clusters_at(point.clusters, spread.covariance, statistics.clusters)
+            scatter, density = scatter + clusters.squares, density + clusters.log_density
         misfit = misfit_at(
             self._misfit_point(point, statistics), sums, scatter / statistics.freedom, statistics, self.transform
         )
-        return point, _Latent(sums, scatter, misfit, density)
+        return point, _Latent(sums, scatter, misfit, density, clusters)
 
     def _spread(self, spread: Array, statistics: NoisyStatistics) -> _Spread:
         """Σ from log s_t, log s_v and the normal score of an angle a, which makes the density flat in a.
@@ -197,7 +217,8 @@ class NoisyModel(NoisyDensity):
 
     def _shapes(self, statistics: NoisyStatistics) -> list[tuple[int, ...]]:
         (cells, coefficients), (rows, kinds) = statistics.x.shape, statistics.weighted.shape
-        known = [(cells, 2), (3,), (3,), (coefficients, 2), (2 * self.deviations,), (rows, kinds), (4,)]
+        clusters = (0 if statistics.clusters is None else PARAMETERS,)
+        known = [(cells, 2), (3,), (3,), (coefficients, 2), (2 * self.deviations,), clusters, (rows, kinds), (4,)]
         return [*known, (rows, kinds), (cells * self.mixed, 2), (rows * self._weighted_mixed(statistics), kinds)]
 
     def _weighted_mixed(self, statistics: NoisyStatistics) -> bool:
@@ -209,13 +230,18 @@ class NoisyModel(NoisyDensity):
 
     def _skewed(self, statistics: NoisyStatistics) -> tuple[int, ...]:
         first = 2 * len(statistics.size) + 3
-        return first, first + 1, first + 2
+        skewed = first, first + 1, first + 2
+        if statistics.clusters is None:
+            return skewed
+        first += 3 + 2 * statistics.x.shape[1] + 2 * self.deviations + 3  # after Bartlett's factors of P
+        return *skewed, first, first + 1, first + 2
 
     def _misfit_point(self, point: _Point, statistics: NoisyStatistics) -> MisfitPoint:
         variance = jnp.full(statistics.weighted.shape, 2 * statistics.weighted_noise**2)
         if self._weighted_mixed(statistics):
             variance *= exponential(point.weighted_noise)
-        return MisfitPoint(point.misfit, point.common, point.tails, variance)
+        between = jnp.zeros(2) if statistics.clusters is None else between_variances(point.clusters)
+        return MisfitPoint(point.misfit, point.common, point.tails, variance, between)
 
     def _own_measurement(self, point: _Point, statistics: NoisyStatistics) -> tuple[Array, Array]:
         """The precision and the measured sums of the level in which each cell is a row of its own; 0 without one."""
@@ -244,7 +270,7 @@ class NoisyModel(NoisyDensity):
         angle = jnp.arctan(correlation / jnp.sqrt(1 - correlation**2) / h)
         spread = jnp.append(log_scale, ndtri(0.5 + angle / jnp.pi))
         deviation = jnp.full(2 * self.deviations, jnp.log(DEVIATION))
-        rest = jnp.zeros(statistics.weighted.size + 4)
+        rest = jnp.zeros(statistics.weighted.size + 4 + (0 if statistics.clusters is None else PARAMETERS))
         return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
 
     def _residuals(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
@@ -257,6 +283,10 @@ class NoisyModel(NoisyDensity):
         ]
         squares = latent.scatter + _products(latent.sums, statistics.size)
         found.append((statistics.squares - squares) / statistics.squares_noise)
+        if statistics.clusters is not None and latent.clusters is not None:
+            means = latent.sums / statistics.size[:, None]
+            expected = measured_squares(latent.clusters, means, statistics.clusters)
+            found.append((statistics.clusters.squares - expected) / statistics.clusters.noise)
         if not self._weighted_mixed(statistics):
             found.append((statistics.weighted - latent.misfit.weighted) / statistics.weighted_noise)
         return found
@@ -280,10 +310,7 @@ class NoisyModel(NoisyDensity):
         return latent.log_density + latent.misfit.log_density + self._log_prior(point, statistics) + scales
 
     def _log_prior(self, point: _Point, statistics: NoisyStatistics) -> Array:
-        freedom = statistics.freedom
-        first, second, third = point.bartlett
-        found = freedom * first - 0.5 * freedom * jnp.exp(2 * first) - 0.5 * second**2
-        found += (freedom - 1) * third - 0.5 * freedom * jnp.exp(2 * third)
+        found = bartlett_density(point.bartlett, statistics.freedom_of_records)
         found -= 0.5 * ((point.coefficients / statistics.spread[:, None]) ** 2).sum()
         found -= 0.5 * (((point.deviation - jnp.log(DEVIATION)) / DECADE) ** 2).sum()
         spread = self._spread(point.spread, statistics)
@@ -319,15 +346,6 @@ def _sums(
     form = (c * off[:, 0] ** 2 - 2 * b * off[:, 0] * off[:, 1] + a * off[:, 1] ** 2) / determinant
     density = (-0.5 * jnp.log(determinant) - 0.5 * form + jnp.log(along) + jnp.log(own)).sum()
     return center + off, density
-
-
-def _scatter(point: _Point, spread: _Spread, freedom: Array) -> Array:
-    """W = L A A' L' with Σ = L L' and Bartlett's A."""
-    first, second, third = point.bartlett
-    scale, correlation, rest = jnp.exp(spread.log_scale), spread.correlation, spread.rest
-    one, three = jnp.sqrt(freedom) * jnp.exp(first), jnp.sqrt(freedom) * jnp.exp(third)
-    top, left = scale[0] * one, scale[1] * (correlation * one + rest * second)
-    return jnp.stack([top**2, top * left, left**2 + (scale[1] * rest * three) ** 2])
 
 
 def _log_total_variance(latent: _Latent, statistics: NoisyStatistics) -> Array:

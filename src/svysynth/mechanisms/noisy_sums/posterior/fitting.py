@@ -23,6 +23,7 @@ from svysynth.mechanisms.noisy_sums.implied_tables import (
     tables_of_draws,
     unscaled,
 )
+from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.sizes import draw_sizes
@@ -66,13 +67,15 @@ def describe(
     else:
         positions = {column: facts.codes[:, number] for number, column in enumerate(facts.labels)}
         x, _ = design_matrix(positions, facts.labels, parse_formula(formula, tuple(facts.labels)))
-        spread, deviations = np.full(x.shape[1], COEFFICIENT), False
+        # clusters make the means of cells differ from those of a formula
+        spread, deviations = np.full(x.shape[1], COEFFICIENT), facts.cluster is not None
+    fitted = formula is not None or len(facts.labels) <= 1
     size, choices = np.maximum(facts.size, 1), (prior, deviations, measurement.transform)
     if measurement.plan.weights_public:
         model = GivenWeights(*choices, scores=len(measurement.squares) > 1)
         return model, given_statistics(measurement, facts, size, x, spread)
-    statistics = statistics_of(measurement, size, x, spread)
-    return NoisyModel(*choices, mixed=noise_is_mixed(statistics)), statistics
+    statistics = statistics_of(measurement, facts, size, x, spread)
+    return NoisyModel(*choices, mixed=noise_is_mixed(statistics), fitted=fitted), statistics
 
 
 def fit_measurement(
@@ -92,7 +95,9 @@ def fit_measurement(
         sizes = draw_sizes(measurement.sizes, facts, len(drawn), streams.words("sizes of cells", 0, 4))
         drawn = replace(drawn, size=sizes)
     seed = streams.words("shape of noisy sums", 0, 4)
-    return Fitted(drawn, verdict, *compare_shapes(drawn, facts.size, measurement, seed))
+    clusters = ClusterSizes.of(facts)
+    alike = 1.0 if clusters is None else clusters.usual_size
+    return Fitted(drawn, verdict, *compare_shapes(drawn, facts.size, measurement, seed, alike))
 
 
 def tables_of(

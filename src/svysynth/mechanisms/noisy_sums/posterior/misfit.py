@@ -44,6 +44,8 @@ class MisfitPoint(NamedTuple):
     """The log of a row's own m over that of all rows, in units of TAILS: row × 1 or 2."""
     noise_variance: Array
     """The noise variance of the weighted sums: row × 1 or 2."""
+    between: Array
+    """The variances of t and v between clusters, in scales; zero without clusters."""
 
 
 @outlined
@@ -66,7 +68,8 @@ def misfit_at(
     """γ, and the weighted sums that follow from it and from the true sums."""
     size, members, (first, second) = statistics.size, statistics.weighted_members, statistics.widths
     means = sums / size[:, None]
-    spread_of_total = jnp.sqrt(SUM_OF_WEIGHTS**2 + jnp.expm1(second**2) / size.sum())
+    of_total = jnp.expm1(second**2) + _others_alike(statistics) * jnp.expm1(second**2 * point.between[1])
+    spread_of_total = jnp.sqrt(SUM_OF_WEIGHTS**2 + of_total / size.sum())
     weights = jnp.exp(spread_of_total * point.common[1]) * _normalised(second * means[:, 1], size)
     density, found = -0.5 * ((point.common[2:] ** 2).sum() + (point.tails**2).sum()), []
     shift = jnp.zeros(())
@@ -126,13 +129,20 @@ def misfit_variance(point: MisfitPoint, statistics: NoisyStatistics) -> tuple[Ar
     """The prior variance of γ in each row: m², and the variance by chance.
 
     A row has a γ by chance because its own spreads differ from those of all N records. In a row of n records its
-    variance is about (1/n − 1/N)(s_t s_v)² for means and half of (1/n − 1/N)s_v⁴ for weights.
+    variance is about (1/n − 1/N)(s_t s_v)² for means and half of (1/n − 1/N)s_v⁴ for weights. Clusters make it larger.
     """
     first, second = statistics.widths
     size, kinds = (statistics.weighted_members @ statistics.size)[:, None], statistics.weighted.shape[1]
     learned = MISFIT**2 * jnp.exp(2 * (UNSURE * point.common[2 : 2 + kinds] + TAILS * point.tails))
-    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2])[:kinds] * (1 / size - 1 / statistics.size.sum())
+    alike = 1 + _others_alike(statistics) * point.between[1] * point.between
+    by_chance = jnp.stack([(first * second) ** 2, second**4 / 2]) * alike
+    by_chance = by_chance[:kinds] * (1 / size - 1 / statistics.size.sum())
     return learned, by_chance
+
+
+def _others_alike(statistics: NoisyStatistics) -> Array | float:
+    """The mean number of other records in the cluster of a record."""
+    return 0.0 if statistics.clusters is None else statistics.clusters.usual_size - 1
 
 
 def _normalised(log_weight: Array, size: Array) -> Array:

@@ -10,7 +10,9 @@ import numpy as np
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Level, Measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.posterior.clamped import lost_to_clamping
+from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import ClusterStatistics, cluster_statistics
 from svysynth.models.arrays import Array
 
 
@@ -41,6 +43,8 @@ class NoisyStatistics(NamedTuple):
     weighted_noise: Array
     width_error: Array
     """The error of the log of a scale."""
+    clusters: ClusterStatistics | None
+    """None if the design has no clusters."""
 
     @property
     def own_level(self) -> int | None:
@@ -52,8 +56,15 @@ class NoisyStatistics(NamedTuple):
         """The degrees of freedom within cells."""
         return self.size.sum() - len(self.size)
 
+    @property
+    def freedom_of_records(self) -> Array:
+        """Those that are left for the differences between records of a cluster."""
+        return self.freedom - (0.0 if self.clusters is None else self.clusters.of_records)
 
-def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: Floats) -> NoisyStatistics:
+
+def statistics_of(
+    measurement: Measurement, facts: PublicFacts, size: Integers, x: Floats, spread: Floats
+) -> NoisyStatistics:
     """The arrays that the posterior needs, where each row of x is a cell."""
     step, weighted = measurement.step, measurement.weighted
     return NoisyStatistics(
@@ -70,6 +81,7 @@ def statistics_of(measurement: Measurement, size: Integers, x: Floats, spread: F
         jnp.asarray(weighted.sums * measurement.weighted_step + lost_to_clamping(measurement, size)),
         jnp.asarray(weighted.scale * measurement.weighted_step),
         jnp.asarray(measurement.width_error),
+        cluster_statistics(measurement, facts),
     )
 
 

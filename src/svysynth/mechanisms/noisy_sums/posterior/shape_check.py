@@ -42,21 +42,26 @@ class Shape:
 
 
 def compare_shapes(
-    draws: CellDraws, size: Integers, measurement: Measurement, seed: Integers
+    draws: CellDraws, size: Integers, measurement: Measurement, seed: Integers, cluster_size: float = 1.0
 ) -> tuple[Shape | None, Shape | None]:
-    """The shapes of the outcome and of the weight; None if no histogram was measured."""
+    """The shapes of the outcome and of the weight; None if no histogram was measured.
+
+    Records of a cluster are alike, so that a histogram varies as that of fewer records: divided by the design effect.
+    """
     if not measurement.plan.histogram:
         return None, None
     bands = bands_of(measurement.bounds, measurement.transform, measurement.records, measurement.population_total)
     scale = Use("histogram", HISTOGRAM_SENSITIVITY, measurement.plan.histogram).scale
     generator = np.random.default_rng(seed)
     found: list[Shape | None] = []
-    for edges, mean, variance, noisy in (
-        (bands[0].edges, draws.outcome_mean, draws.outcome_variance, measurement.outcome_bands),
-        (bands[1].edges, draws.weight_mean, draws.weight_variance, measurement.weight_bands),
+    t, v = (0.0, 0.0) if draws.between is None else np.median(draws.between[:, [0, 2]], axis=0)
+    for edges, mean, variance, noisy, alike in (
+        (bands[0].edges, draws.outcome_mean, draws.outcome_variance, measurement.outcome_bands, t),
+        (bands[1].edges, draws.weight_mean, draws.weight_variance, measurement.weight_bands, v),
     )[: measurement.plan.histograms]:
         chance = _band_chances(edges, mean[:MOST_DRAWS], variance[:MOST_DRAWS], size)
-        found.append(_compare(noisy, chance, measurement.records, scale, generator))
+        effect = 1 + (cluster_size - 1) * alike / np.median(variance) if alike else 1.0
+        found.append(_compare(noisy, chance, measurement.records, scale, generator, max(effect, 1.0)))
     return found[0], found[1] if len(found) > 1 else None
 
 
@@ -67,9 +72,13 @@ def _band_chances(edges: Floats, mean: Floats, variance: Floats, size: Integers)
     return np.asarray(np.einsum("dcb,c->b", np.diff(share, axis=2), size) / (len(mean) * size.sum()))
 
 
-def _compare(noisy: Integers, chance: Floats, records: int, scale: float, generator: np.random.Generator) -> Shape:
+def _compare(
+    noisy: Integers, chance: Floats, records: int, scale: float, generator: np.random.Generator, effect: float
+) -> Shape:
     expected = np.cumsum(chance)[:-1]
-    simulated = generator.multinomial(records, chance / chance.sum(), SIMULATED).astype(float)
+    alone = max(round(records / effect), 1)
+    simulated = generator.multinomial(alone, chance / chance.sum(), SIMULATED).astype(float)
+    simulated *= records / alone
     simulated += generator.laplace(0.0, scale, simulated.shape)
     distances = _distance(simulated, expected, records)
     return Shape(float(_distance(noisy.astype(float)[None], expected, records)[0]), float(np.quantile(distances, RARE)))

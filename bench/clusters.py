@@ -1,0 +1,291 @@
+"""Measures coverage of tables on repeated two-stage samples: 60 clusters of about 20 records.
+
+    python bench/clusters.py OUT --keep FOLDER --icc 0.05 0.2 --replicates 300 --workers 16
+        --methods fbs "fbs ignoring clusters" fbp "asymptotic fbs" --epsilon 5 --asymptotic-epsilon 10.8
+
+A finite population has 1,000 clusters in five regions. From each region twelve clusters are drawn with replacement,
+with chances that go with the outcome, and from a cluster 10 to 30 records, again with unequal chances. --icc is the
+share of the variance of the log outcome that is between clusters. ε is for answers that are blanked out; for changed
+answers it is twice as large.
+
+The program writes a CSV with a row for each share, method, statistic and class of cells: the whole, margins of one
+column, cells of two columns, cells of three. The row has coverage of 95% intervals (the mean, and the least of any
+cell), interval length as a ratio to the direct analysis of the sample with its clusters, and standard error over RMSE.
+The direct analysis, and one that ignores clusters, are always among the rows. With --files there are further rows
+(kind: files) for what a user gets from synthetic files. Results are kept in the folder --keep, and a run that was
+stopped continues from there.
+"""
+
+import argparse
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+from multiprocessing import get_context
+from pathlib import Path
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import numpy as np
+import polars as pl
+
+import svysynth
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.whole import ModelSpec
+from svysynth.estimation.combining import Synthetic
+from svysynth.estimation.tables import tabulate_all
+from svysynth.mechanisms.noise import StudyNoise
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.mechanism import measure_survey, prior_of
+from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
+
+ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
+IGNORING = " ignoring clusters"
+DIRECT = ("direct", f"direct{IGNORING}")
+BY = ("region", "sex", "age")
+TABLES = [TableSpec(by=BY, statistics=("count", "proportion", "mean"))]
+REGIONS, CLUSTERS_OF_REGION, DRAWN = 5, 200, 12
+CLASSES = ("cells of three", "cells of two", "margins", "whole")
+CHUNK = 10
+"""The number of replicates in one file of results."""
+NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
+NOTHING = pl.DataFrame(
+    schema=NUMBERS
+    | {"row": pl.Int64, "replicate": pl.Int32, "kind": pl.String, "passed": pl.Boolean, "fits": pl.Boolean}
+)
+
+
+def make_population(icc):
+    """Records in clusters in regions, with the chances of clusters and of records in them."""
+    generator = np.random.default_rng(17)
+    clusters = REGIONS * CLUSTERS_OF_REGION
+    records = generator.integers(100, 301, clusters)
+    effect = np.sqrt(icc) * generator.standard_normal(clusters)
+    cluster = np.repeat(np.arange(clusters), records)
+    own = np.sqrt(1 - icc) * generator.standard_normal(len(cluster))
+    region = cluster // CLUSTERS_OF_REGION
+    sex, age = generator.integers(0, 2, len(cluster)), generator.choice(3, len(cluster), p=[0.5, 0.3, 0.2])
+    t = 10.3 + 0.1 * region + 0.25 * sex + 0.15 * age + 0.6 * (effect[cluster] + own)
+    return pl.DataFrame(
+        {
+            "cluster": cluster,
+            "region": [f"r{number}" for number in region],
+            "sex": np.where(sex == 1, "m", "f"),
+            "age": [f"a{number}" for number in age],
+            "y": np.exp(t),
+            "of_cluster": (records * np.exp(0.5 * effect + 0.3 * generator.standard_normal(clusters)))[cluster],
+            "of_record": np.exp(0.25 * own + 0.3 * generator.standard_normal(len(cluster))),
+        }
+    )
+
+
+def draw_sample(generator, population):
+    """Draw clusters in each region, and records in each; a cluster that is drawn twice counts as two."""
+    clusters = population.group_by("cluster", maintain_order=True).agg(pl.col("of_cluster").first(), records=pl.len())
+    ends = clusters["records"].cum_sum().to_numpy()
+    records, of_cluster = clusters["records"].to_numpy(), clusters["of_cluster"].to_numpy()
+    of_record = population["of_record"].to_numpy()
+    rows, weights, psus = [], [], []
+    for region in range(REGIONS):
+        inside = np.arange(region * CLUSTERS_OF_REGION, (region + 1) * CLUSTERS_OF_REGION)
+        chance = of_cluster[inside] / of_cluster[inside].sum()
+        for place in generator.choice(CLUSTERS_OF_REGION, DRAWN, p=chance):
+            end = ends[inside[place]]
+            members = np.arange(end - records[inside[place]], end)
+            count = int(np.clip(round(len(members) / 10), 10, 30))
+            share = of_record[members] / of_record[members].sum()
+            chosen = generator.choice(len(members), count, p=share)
+            rows.append(members[chosen])
+            weights.append(1 / (DRAWN * chance[place] * count * share[chosen]))
+            psus.append(np.full(count, len(psus)))
+    frame = population[np.concatenate(rows)].drop("cluster", "of_cluster", "of_record")
+    psu = pl.Series("psu", np.concatenate(psus)).cast(pl.String)
+    return frame.with_columns(psu, w=pl.Series(np.concatenate(weights)))
+
+
+@dataclass(frozen=True)
+class Study:
+    """A population, and how its samples are protected."""
+
+    icc: float
+    draws: int
+    rounds: int
+    files: int
+
+    @cached_property
+    def population(self):
+        return make_population(self.icc)
+
+    def survey(self, replicate, clusters=True):
+        """One sample, read as a user would read it, with or without its clusters."""
+        sample = draw_sample(np.random.default_rng([17, replicate]), self.population)
+        roles = {"outcome": "y", "weight": "w", "strata": "region", "public": list(BY)}
+        roles |= {"cluster": "psu"} if clusters else {}
+        return svysynth.read_survey(sample, population_total=float(len(self.population)), **roles)
+
+    def one(self, case, epsilon, replicate):
+        """The tables of one sample by one method; their column `kind` is "tables" or "files"."""
+        method = case.removesuffix(IGNORING)
+        survey, streams = self.survey(replicate, method == case), svysynth.Streams.seeded(1000 + replicate)
+        if method == "direct":
+            found = [("tables", True, True, tabulate_all(survey, TABLES))]
+        elif method in ASYMPTOTIC:
+            found = self.asymptotic(survey, method, epsilon, streams)
+        else:
+            found = self.noisy_sums(survey, method, epsilon, streams)
+        return [
+            frame.select("estimate", "se", "lower", "upper", row=pl.int_range(pl.len())).with_columns(
+                replicate=replicate, kind=pl.lit(kind), passed=passed, fits=fits
+            )
+            for kind, passed, fits, frame in found
+        ]
+
+    def noisy_sums(self, survey, model, epsilon, streams):
+        """Tables made with the code of a release and, if `files` is set, the tables from synthetic files."""
+        mean_weight = len(self.population) / len(survey)
+        bounds = BoundsSpec(outcome=(1e3, 1e6), weight=(mean_weight / 20, mean_weight * 20))
+        measurement, facts = measure_survey(survey, "answers", TABLES, bounds, "log", 2 * epsilon, StudyNoise(streams))
+        fitted = fit_measurement(
+            measurement, facts, prior_of(model, ModelSpec()), None, self.draws, streams, self.rounds
+        )
+        fits = all(shape is None or shape.fits for shape in (fitted.outcome_shape, fitted.weight_shape))
+        verdict = fitted.verdict.passed, fits
+        found = [("tables", *verdict, tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec()))]
+        if self.files:
+            known = FilePlan.of(self.draws, self.files, streams)
+            make = FileMaker(fitted.drawn, measurement, facts, known.seed, "y", "region", cluster=survey.design.cluster)
+            imputed = Synthetic(tuple(map(make.survey, known.draws)), "imputed")
+            found.append(("files", *verdict, imputed.tabulate_all(TABLES)))
+        return found
+
+    def asymptotic(self, survey, method, epsilon, streams):
+        """Tables by the asymptotic mechanism, from three files; none if it refuses."""
+        try:
+            calibrated = svysynth.calibrate(ASYMPTOTIC[method](), survey, epsilon, 3, streams=streams)
+            return [("tables", True, True, calibrated.synthesize().tabulate_all(TABLES))]
+        except svysynth.SurveyError as error:
+            print(f"{method}: {error}", file=sys.stderr)
+            return []
+
+
+def some(study, case, epsilon, replicates, path):
+    """Run one method on some replicates, and keep the result in a file."""
+    if not path.exists():
+        frames = [frame for replicate in replicates for frame in study.one(case, epsilon, replicate)]
+        part = path.with_suffix(".part")
+        pl.concat([NOTHING, *frames]).write_parquet(part)
+        part.rename(path)
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument(
+        "--keep", type=Path, required=True, help="a folder for results, from which a stopped run continues"
+    )
+    parser.add_argument("--icc", type=float, nargs="+", default=[0.05, 0.2])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[5.0])
+    parser.add_argument("--asymptotic-epsilon", type=float, nargs="+", default=[10.8])
+    parser.add_argument("--asymptotic-replicates", type=int, default=300)
+    parser.add_argument("--replicates", type=int, default=300)
+    parser.add_argument("--methods", nargs="*", default=["fbs", f"fbs{IGNORING}"])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=2, help="most rounds of the chains; a release has up to 24")
+    parser.add_argument("--files", type=int, default=0)
+    settings = parser.parse_args()
+    settings.keep.mkdir(parents=True, exist_ok=True)
+    further = settings.draws, settings.rounds, settings.files
+    studies = {icc: Study(icc, *further) for icc in settings.icc}
+    cases = list(product(studies, DIRECT, [0.0]))
+    for method in settings.methods:
+        asymptotic = method.removesuffix(IGNORING) in ASYMPTOTIC
+        cases += product(studies, [method], settings.asymptotic_epsilon if asymptotic else settings.epsilon)
+    paths = {case: [] for case in cases}
+    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
+        work = []
+        for case in cases:
+            icc, method, epsilon = case
+            asymptotic = method.removesuffix(IGNORING) in ASYMPTOTIC
+            most = min(settings.replicates, settings.asymptotic_replicates if asymptotic else settings.replicates)
+            for first in range(0, most, CHUNK):
+                replicates = range(first, min(first + CHUNK, most))
+                parts = icc, *map(str, further), method.replace(" ", "-"), epsilon, first, replicates.stop
+                path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
+                paths[case].append(path)
+                work.append(pool.submit(some, studies[icc], method, epsilon, replicates, path))
+        for number, one in enumerate(as_completed(work), 1):
+            one.result()
+            print(f"{number} of {len(work)}", end="\r", file=sys.stderr, flush=True)
+    rows = (summary(studies[case[0]], case, paths[case], paths[case[0], "direct", 0.0]) for case in cases)
+    frame = pl.concat([one for some in rows for one in some])
+    frame.write_csv(settings.out)
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=220, float_precision=3):
+        print(frame)
+
+
+def truth_of(population):
+    """The true count, proportion and mean of every cell and margin."""
+    frames = []
+    for keep in (list(kept) for size in range(len(BY) + 1) for kept in combinations(BY, size)):
+        figures = {"count": pl.len().cast(pl.Float64), "proportion": pl.len() / len(population), "mean": pl.mean("y")}
+        found = population.group_by(keep).agg(**figures) if keep else population.select(**figures)
+        found = found.with_columns(pl.lit("All").alias(column) for column in BY if column not in keep)
+        frames.append(
+            found.select(*BY, *figures).unpivot(
+                on=list(figures), index=list(BY), variable_name="statistic", value_name="truth"
+            )
+        )
+    return pl.concat(frames)
+
+
+def summary(study, case, paths, direct_paths):
+    """Coverage, length and errors of one case, as means over each class of cells."""
+    icc, method, epsilon = case
+    direct = tabulate_all(study.survey(0), TABLES)
+    on = ["statistic", *BY]
+    rows = direct.join(truth_of(study.population), on=on, how="left", maintain_order="left")
+    summed = pl.sum_horizontal((pl.col(column) == "All").cast(pl.Int32) for column in BY)
+    rows = rows.select("statistic", "truth", row=pl.int_range(pl.len()), all=summed)
+    rows = rows.with_columns(cells=pl.col("all").replace_strict(dict(enumerate(CLASSES)), return_dtype=pl.String))
+    sample = by_row(pl.read_parquet(direct_paths), rows).filter(pl.col("rmse") > 1e-9)
+    sample = sample.select("row", direct_rmse="rmse", direct_length="length")
+    found, of, frames = pl.read_parquet(paths), pl.col, []
+    for kind in found["kind"].unique(maintain_order=True):
+        own = found.filter(of("kind") == kind)
+        each = by_row(own, rows).join(sample, on="row").filter(of("se") > 0)
+        classes = each.group_by("statistic", "cells").agg(
+            of("coverage").mean(),
+            of("coverage").min().alias("least_coverage"),
+            (of("length") / of("direct_length")).mean().alias("length_over_direct"),
+            (of("rmse") / of("direct_rmse")).mean().alias("rmse_over_direct"),
+            (of("se") / of("rmse")).mean().alias("se_over_rmse"),
+        )
+        once = own.unique("replicate")
+        head = {"icc": icc, "method": method, "kind": kind, "epsilon": epsilon}
+        numbers = {"replicates": len(once), "passed": once["passed"].sum(), "fit": once["fits"].sum()}
+        columns = {name: pl.lit(value) for name, value in (head | numbers).items()}
+        order = "statistic", "cells"
+        frames.append(classes.sort(order).with_columns(**columns).select(*head, *classes.columns, *numbers))
+    return frames
+
+
+def by_row(found, rows):
+    """Coverage, length and errors of each row of the tables, over replicates, relative to the truth."""
+    found = found.join(rows, on="row", how="left")
+    of, truth = pl.col, pl.col("truth")
+    return found.group_by("row", "statistic", "cells").agg(
+        coverage=((of("lower") <= truth) & (truth <= of("upper"))).mean(),
+        length=((of("upper") - of("lower")) / truth).mean(),
+        rmse=((of("estimate") / truth - 1) ** 2).mean().sqrt(),
+        se=((of("se") / truth) ** 2).mean().sqrt(),
+    )
+
+
+if __name__ == "__main__":
+    main()

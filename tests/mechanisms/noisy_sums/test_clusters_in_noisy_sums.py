@@ -1,0 +1,407 @@
+"""Clusters in noisy sums: what is measured between them, its sensitivity, and standard errors of tables and files."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import svysynth
+from r_survey import r_is_here
+from svysynth.core import engine
+from svysynth.core.engine import Local
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.whole import load_spec
+from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.base import find_public
+from svysynth.mechanisms.noise import StudyNoise
+from svysynth.mechanisms.noisy_sums import implied_tables as figuring
+from svysynth.mechanisms.noisy_sums.clustered_variance import MOST_SHARE, kept_inside
+from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
+from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
+from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
+from svysynth.mechanisms.noisy_sums.measuring.measurement import measure
+from svysynth.mechanisms.noisy_sums.measuring.planning import CLUSTERS_SHARE, plan_measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, whole_numbers
+from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import Clusters, ClusterStatistics, measured_squares
+from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
+from svysynth.privacy.ledger import open_budget
+from svysynth.publishing.verification import verify_release
+from svysynth.survey.on_disk import store_survey
+
+STREAMS = svysynth.Streams.seeded(21)
+BOUNDS = BoundsSpec(outcome=(1e2, 1e8), weight=(1.0, 1000.0))
+TABLE = TableSpec(by=("region", "sex"), statistics=("count", "mean", "total", "proportion"))
+OF_TABLE = "region <> 'r1'"
+DOMAIN = TableSpec(by=("sex",), statistics=("count", "mean", "proportion"), domain=OF_TABLE)
+TOTAL = 50_000.0
+T, V, ACROSS = 0.2, 0.15, -0.05
+"""The variances and the covariance between clusters, in units in which those of records are about one."""
+
+
+def people(clusters=60, seed=3, least=10, most=30):
+    """Lognormal incomes and weights in clusters of different sizes, which are in three regions."""
+    generator = np.random.default_rng(seed)
+    size = generator.integers(least, most + 1, clusters)
+    cluster = np.repeat(np.arange(clusters), size)
+    effect = np.linalg.cholesky([[T, ACROSS], [ACROSS, V]]) @ generator.standard_normal((2, clusters))
+    own = np.linalg.cholesky([[1 - T, -0.2], [-0.2, 1 - V]]) @ generator.standard_normal((2, len(cluster)))
+    region, sex = cluster % 3, generator.integers(0, 2, len(cluster))
+    first, second = effect[:, cluster] + own
+    t, v = 10.3 + 0.2 * region + 0.3 * sex + 0.6 * first, 0.5 * second
+    columns = {"region": [f"r{one}" for one in region], "sex": np.where(sex == 1, "m", "f")}
+    numbers = {"income": np.exp(t), "wt": TOTAL * np.exp(v) / np.exp(v).sum()}
+    return pl.DataFrame(columns | {"village": [f"v{one // 3}" for one in cluster]} | numbers)
+
+
+def survey_of(frame, **roles):
+    settings = {"outcome": "income", "weight": "wt", "strata": "region", "public": ["region", "sex"]}
+    settings |= {"cluster": "village", "transform": "identity"}
+    return svysynth.read_survey(frame, population_total=TOTAL, **settings | roles)
+
+
+class NoNoise:
+    """Remembers the uses of the budget, and adds nothing."""
+
+    def __init__(self):
+        self.uses = []
+
+    def __call__(self, values, use):
+        self.uses.append(use)
+        return values
+
+
+def exact(survey, epsilon=6.0):
+    facts, noise = facts_of(survey), NoNoise()
+    plan = plan_measurement(facts, [TABLE], epsilon)
+    return measure(survey, facts, plan, BOUNDS, "log", noise), facts, noise.uses
+
+
+# --- what is measured ---
+
+
+def test_squares_between_clusters_are_exact_whatever_the_parts_and_the_disk(tmp_path, monkeypatch):
+    """By Python's integers, cluster by cluster, from the whole numbers of the records."""
+    frame = people()
+    survey = survey_of(frame)
+    found, _, uses = exact(survey)
+    between = found.between
+    answers = Answers(survey.outcome_values, survey.weights, BOUNDS, "log", len(frame) / TOTAL)
+    whole = whole_numbers(*answers(slice(0, len(frame))), found.scaling).astype(int)
+    cell = survey.present_cells(survey.public)[1]
+    off = whole.T - between.centre[np.asarray(cell)]
+    expected = [0, 0, 0]
+    names = (frame["region"] + frame["village"]).to_list()
+    for name in sorted(set(names)):
+        own = [row for row, one in zip(off.tolist(), names, strict=True) if one == name]
+        most = between.limit * len(own)
+        r, q = (max(-most, min(most, sum(row[place] for row in own))) for place in (0, 1))
+        for place, product in enumerate((r * r, r * q, q * q)):
+            expected[place] += product // len(own)
+    assert between.squares.tolist() == expected
+    own = next(use for use in uses if use.name == "squares between clusters")
+    assert own.sensitivity == between_sensitivity(between.limit) == 6 * between.limit * LARGEST + 6
+    assert sum(use.epsilon for use in uses) == found.plan.epsilon == Fraction(6)
+    assert own.epsilon == found.plan.clusters > 0
+    monkeypatch.setattr(engine, "BLOCK", 128)
+    for other in (replace(survey, engine=Local(2)), store_survey(survey, tmp_path, Local(2))):
+        again = exact(other)[0].between
+        assert again.squares.tolist() == expected
+        assert (again.centre == between.centre).all()
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32), st.integers(1, 400), st.integers(1, 30_000))
+def test_no_record_moves_the_squares_further_than_the_noise_covers(seed, most_records, limit):
+    """A changed answer moves the sums of one cluster by 2·LARGEST in all, a blanked one by LARGEST."""
+    generator = np.random.default_rng(seed)
+    size = generator.integers(1, most_records + 1, 3)
+    reach = generator.choice([0.5, 1.0, 1.5]) * limit * size[:, None]
+    sums = np.rint(generator.choice([-1.0, 1.0], (3, 2)) * reach * generator.uniform(0.8, 1.2, (3, 2))).astype(int)
+    for largest, sensitivity in ((2 * LARGEST, between_sensitivity(limit)), (LARGEST, between_sensitivity(limit) / 2)):
+        part = generator.choice([0, largest, generator.integers(0, largest + 1)])
+        moved = sums.copy()
+        moved[0] += generator.choice([-1, 1], 2) * [part, largest - part]
+        change = np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum()
+        assert change <= sensitivity
+
+
+def test_the_bound_is_nearly_reached():
+    """At the corner of the square to which means are clamped, a change along both axes moves all three sums."""
+    size, limit = np.array([20]), 12_000
+    sums = np.full((1, 2), 12_000 * 20)
+    moved = sums - [[LARGEST, LARGEST]]
+    change = np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum()
+    assert change > 0.7 * between_sensitivity(limit)
+
+
+def test_the_numbers_of_the_clusters_are_those_of_dense_matrices():
+    facts = facts_of(survey_of(people()))
+    found = ClusterSizes.of(facts)
+    clusters, cells = int(facts.cluster.max()) + 1, len(facts.codes)
+    counts = np.zeros((clusters, cells))
+    np.add.at(counts, (facts.cluster, facts.cell), facts.count)
+    own = counts.sum(axis=1)
+    h = np.diag(own) - counts @ np.diag(1 / facts.size) @ counts.T
+    assert clusters == 60
+    assert found.own.tolist() == own.tolist()
+    assert found.of_records == pytest.approx((np.diag(h) / own).sum())
+    assert found.of_clusters == pytest.approx((np.diag(h @ h) / own).sum())
+    np.testing.assert_allclose(found.pairs, counts.T @ counts - np.diag(facts.size))
+    np.testing.assert_allclose(found.by_size, counts.T @ np.diag(1 / own) @ counts)
+    stratum = np.array([facts.stratum[facts.cluster == number][0] for number in range(clusters)])
+    design = np.zeros((cells, cells))
+    for number in range(3):
+        mine = counts[stratum == number]
+        design += len(mine) * np.cov(mine.T, ddof=1)
+    np.testing.assert_allclose(found.design, design)
+    assert found.degrees_of_freedom == 57
+    assert ClusterSizes.of(facts_of(survey_of(people(), cluster=None))) is None
+
+
+def test_a_plan_gives_a_part_to_the_squares_between_clusters():
+    facts = facts_of(survey_of(people()))
+    least, most = CLUSTERS_SHARE
+    shares = [float(plan_measurement(facts, [TABLE], epsilon).clusters / Fraction(epsilon)) for epsilon in (2, 10, 80)]
+    assert shares == sorted(shares, reverse=True)
+    assert least <= shares[2] < shares[1] < shares[0] <= most
+    assert plan_measurement(facts_of(survey_of(people(), cluster=None)), [TABLE], 10.0).clusters == 0
+
+
+def test_what_clamping_cuts_off_is_that_of_normal_means():
+    generator = np.random.default_rng(2)
+    limit, records = 0.5, 20_000.0
+    means = np.linalg.cholesky([[0.2, -0.05], [-0.05, 0.1]]) @ generator.standard_normal((2, 400_000))
+    kept = np.clip(means, -limit, limit)
+    squares = jnp.array([0.2, -0.05, 0.1]) * records
+    nothing = jnp.zeros(())
+    statistics = ClusterStatistics(
+        nothing, nothing, jnp.array(limit), jnp.zeros((1, 2)), jnp.ones((1, 1)), jnp.array(records), *[nothing] * 4
+    )
+    found = measured_squares(Clusters(nothing, squares, nothing), jnp.zeros((1, 2)), statistics)
+    expected = np.array([kept[0] @ kept[0], kept[0] @ kept[1], kept[1] @ kept[1]]) / means.shape[1] * records
+    np.testing.assert_allclose(found, expected, rtol=0.03)
+
+
+# --- tables and files of given draws ---
+
+
+def maker(frame, transform="log", draws=4, between=(0.06, -0.02, 0.05)):
+    """Makes files of draws that no sampler made."""
+    survey = survey_of(frame, domains=[OF_TABLE])
+    facts = facts_of(survey)
+    plan = plan_measurement(facts, [TABLE], 6.0)
+    bounds = BOUNDS if transform == "log" else BoundsSpec(outcome=(-1e6, 1e6), weight=(1.0, 1000.0))
+    measurement = measure(survey, facts, plan, bounds, transform, StudyNoise(STREAMS))
+    generator = np.random.default_rng(1)
+    level, width = (10.5, 1.0) if transform == "log" else (30_000.0, 1e4)
+    means = 0.2 * generator.standard_normal((2, len(facts.codes)))
+    cells = np.stack([level + width * means[0], means[1], *np.zeros((2, len(facts.codes)))])
+    spreads = np.repeat([[0.3 * width**2], [0.25], [-0.08 * width]], draws, axis=1)
+    drawn = CellDraws(*(np.tile(one, (draws, 1)) for one in cells), *spreads)
+    drawn = replace(drawn, between=np.tile(np.array(between) * [width**2, width, 1], (draws, 1)))
+    return FileMaker(drawn, measurement, facts, 77, "income", "region", cluster="village")
+
+
+@pytest.mark.parametrize("transform", ["log", "identity"])
+def test_standard_errors_of_files_are_on_average_those_of_tables(transform, monkeypatch):
+    """A file's own clustered variance, over residuals, and the closed form. Without clusters they would be far off."""
+    monkeypatch.setattr(figuring, "_not_followed", lambda *_: 0.0)
+    make = maker(people(150, least=5, most=15), transform)
+    estimation = svysynth.EstimationSpec()
+    tables = [TABLE, DOMAIN]
+    table = FromPublic(make, FilePlan(77, ()), estimation).tabulate_all(tables)
+    found, files = [], [replace(make, seed=seed).survey(1) for seed in range(60)]
+    for one in files:
+        found.append(Synthetic((one,), "imputed").tabulate_all(tables)["se"].to_numpy() ** 2)
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+    expected = table["se"].to_numpy() ** 2
+    known = expected > 0
+    assert known.sum() == 4 * 12 - 2 + 3 * 3 - 1
+    assert table["df"].to_list() == 48 * [147.0] + 9 * [98.0]
+    # residuals are centred in cells: what clusters share with the mean of their cell is lost, about 1 in 50 here
+    assert (np.abs(mean - expected)[known] <= 4 * error[known] + 0.05 * expected[known]).all()
+    alone = replace(make, facts=replace(make.facts, cluster=None), drawn=replace(make.drawn, between=None))
+    ignoring = FromPublic(alone, FilePlan(77, ()), estimation).tabulate_all(tables)["se"].to_numpy() ** 2
+    # the two sexes are in the same clusters, so counts of one sex hardly vary more; means of both do
+    means = np.array(table["statistic"] == "mean")
+    assert (expected[means] / ignoring[means]).min() > 1.3
+    estimates = Synthetic((files[0],), "imputed").tabulate_all(tables)["estimate"]
+    np.testing.assert_allclose(estimates, table["estimate"], rtol=1e-7)
+
+
+def test_files_carry_numbered_clusters_and_their_effects():
+    frame = people()
+    make = maker(frame, between=(0.12, -0.02, 0.05))
+    made = make.survey(1)
+    sizes = made.frame.group_by("region", "village").len()["len"].sort().to_list()
+    assert sizes == frame.group_by("region", "village").len()["len"].sort().to_list()
+    assert sorted(set(made.frame["village"])) == list(range(1, 61))
+    means = made.frame.with_columns(t=pl.col("income").log()).group_by("region", "sex", "village").agg(pl.mean("t"))
+    spread = means.with_columns(pl.col("t") - pl.mean("t").over("region", "sex"))["t"].var()
+    # T, and a record's variance over the harmonic mean of about seven records of a cluster in a cell
+    assert 0.09 < spread < 0.25
+
+
+def test_the_variance_between_clusters_stays_below_that_of_records():
+    generator = np.random.default_rng(3)
+    covariance = np.array([[0.3, -0.1, 0.2]] * 200)
+    roots = generator.normal(0, 0.3, (200, 2, 2))
+    between = roots @ roots.transpose(0, 2, 1)
+    entries = between.reshape(-1, 4)[:, [0, 1, 3]]
+    kept = kept_inside(entries, covariance)
+    left = (covariance - kept)[:, [0, 1, 1, 2]].reshape(-1, 2, 2)
+    assert (np.linalg.eigvalsh(left) > 0).all()
+    share = np.linalg.eigvals(np.linalg.solve(covariance[0][[0, 1, 1, 2]].reshape(2, 2), between)).real.max(axis=1)
+    inside = share < MOST_SHARE
+    assert 20 < inside.sum() < 180
+    np.testing.assert_allclose(kept[inside], entries[inside], atol=1e-12)
+
+
+def test_the_measurement_and_the_draws_come_back_from_what_is_published():
+    make = maker(people())
+    text = measurement_json(make.measurement, make.facts)
+    measurement, facts = read_measurement(text)
+    assert measurement_json(measurement, facts) == text
+    assert measurement.plan == make.measurement.plan
+    assert measurement.between.scale == make.measurement.between.scale
+    drawn = read_draws(draws_parquet(make.drawn, make.facts), len(facts.codes))
+    np.testing.assert_array_equal(drawn.between, make.drawn.between)
+
+
+# --- what is refused ---
+
+
+SPEC = """
+[survey]
+data = "people.csv"
+outcome = "income"
+weight = "wt"
+strata = "region"
+cluster = "village"
+public = ["region", "sex"]
+population_total = 50000
+
+[privacy]
+mechanism = "fbs"
+guarantee = "global"
+epsilon = 20.0
+draws = 400
+budget = "people"
+bounds = { outcome = [1000.0, 1000000.0], weight = [1.0, 1000.0] }
+
+[[tables]]
+by = ["region", "sex"]
+statistics = ["count", "mean", "total"]
+"""
+
+
+def written(folder, text=SPEC, frame=None):
+    (people() if frame is None else frame).write_csv(folder / "people.csv")
+    (folder / "s.toml").write_text(text)
+    open_budget(folder / "ledger.sqlite", "people", 100, "differential privacy")
+    return folder / "s.toml"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("draws = 400", 'draws = 400\nprotect = "record"', "survey.cluster"),
+        ("population_total = 50000", "population_total = 50000\nweight_public = true", "survey.cluster"),
+        ('mechanism = "fbs"', 'mechanism = "laplace"', "survey.cluster"),
+    ],
+)
+def test_what_is_not_supported_with_clusters_is_said_before_the_charge(tmp_path, old, new, place):
+    text = SPEC.replace(old, new)
+    text = text.replace("draws = 400\n", "") if "laplace" in text else text
+    path = written(tmp_path, text)
+    assert any(finding.place == place and finding.stops for finding in find_public(load_spec(path)))
+
+
+def test_too_few_clusters_are_refused(tmp_path):
+    """Two in each region: there is no variance to speak of within regions."""
+    path = written(tmp_path, frame=people(6, most=60, least=50))
+    with pytest.raises(SurveyError, match="too few clusters"):
+        svysynth.release(path, tmp_path / "out")
+    assert not (tmp_path / "out/public").exists()
+
+
+# --- a release ---
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A release that was paid for, and its public folder alone, elsewhere."""
+    house = tmp_path_factory.mktemp("house")
+    done = svysynth.release(written(house), house / "out")
+    public = tmp_path_factory.mktemp("user") / "public"
+    shutil.copytree(house / "out/public", public)
+    tables = pl.read_csv(public / "tables.csv", schema_overrides={"df": pl.Float64})
+    return SimpleNamespace(house=house, out=house / "out", public=public, done=done, tables=tables)
+
+
+def test_tables_have_the_standard_errors_of_the_clustered_sample(released):
+    """Nearly those of the direct clustered analysis, and far above those that ignore clusters."""
+    frame = people()
+    columns = {"by": ["region", "sex"], "statistics": ["mean"]}
+    direct = svysynth.tabulate(survey_of(frame), **columns)
+    ignoring = svysynth.tabulate(survey_of(frame, cluster=None), **columns)
+    mine = released.tables.filter(statistic="mean")
+    ratio = (mine["se"] / direct["se"]).to_numpy()
+    assert 0.8 < np.median(ratio) < 1.5
+    assert np.median((mine["se"] / ignoring["se"]).to_numpy()) > 1.3
+    off = ((mine["estimate"] - direct["estimate"]) / direct["se"]).to_numpy()
+    assert np.abs(off).max() < 2.5
+    assert set(mine["df"]) == {57.0}
+
+
+def test_a_release_with_clusters_is_verified_and_gives_more(released):
+    checked = verify_release(released.out, released.house / "s.toml").checked
+    assert "10 synthetic files, made again from the draws and the seed" in checked
+    more = svysynth.more(released.public)
+    found = more.synthetic(20).tabulate(["region", "sex"], ["mean"])
+    both = found.join(released.tables, on=["statistic", "region", "sex"], suffix="_table")
+    assert both.height == 12
+    # the files of twenty draws, each with clusters of its own
+    assert (both["se"] / both["se_table"]).is_between(0.75, 1.35).all()
+
+
+def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_path):
+    """`svydesign` with the strata and clusters of a public file, and the tables that are made of it here."""
+    if not r_is_here():
+        pytest.skip("R with the packages survey and mitools is not installed here")
+    code = f"""
+    library(survey)
+    file <- read.csv("{released.public}/microdata-1.csv")
+    design <- svydesign(ids = ~village, strata = ~region, weights = ~weight, data = file, nest = TRUE)
+    found <- svyby(~income, ~region + sex, design, svymean)
+    write.csv(data.frame(found, whole = SE(svymean(~income, design))[1]), "{tmp_path}/r.csv", row.names = FALSE)
+    """
+    (tmp_path / "r.R").write_text(code)
+    subprocess.run(["Rscript", "--vanilla", "r.R"], cwd=tmp_path, check=True, capture_output=True)
+    file = svysynth.read_synthetic(
+        [released.public / "microdata-1.csv"],
+        outcome="income",
+        public=["region", "sex"],
+        strata="region",
+        cluster="village",
+        rules="imputed",
+    )
+    mine = file.tabulate(["region", "sex"], ["mean"])
+    both = mine.join(pl.read_csv(tmp_path / "r.csv"), on=["region", "sex"], suffix="_r")
+    assert both.height == 6
+    np.testing.assert_allclose(both["se"], both["se_r"], rtol=1e-9)
+    whole = mine.filter((pl.col("region") == "All") & (pl.col("sex") == "All"))
+    assert whole["se"].item() == pytest.approx(both["whole"][0], rel=1e-9)
