@@ -31,6 +31,7 @@ from svysynth.survey.design import Design
 from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.parquet import count_rows, read_rows
+from svysynth.survey.groups import Groups
 from svysynth.survey.on_disk import SurveyOnDisk, create_columns, store_survey
 from svysynth.survey.roles import (
     check_ranges,
@@ -44,7 +45,7 @@ from svysynth.survey.roles import (
     require_records,
 )
 from svysynth.survey.row_filter import condition_columns, parse_condition
-from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_file
+from svysynth.survey.survey import Survey, SurveyInMemory, survey_from_file
 
 MOST_IN_MEMORY = 2_000_000
 """The most records of a survey that is read as a whole."""

@@ -20,7 +20,8 @@ from svysynth.core.engine import Engine, map_blocks
 from svysynth.core.grouping import Integers, group_ids
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.domains import codes_of
-from svysynth.survey.survey import Groups, Survey, SurveyInMemory
+from svysynth.survey.groups import Groups
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 
 @final

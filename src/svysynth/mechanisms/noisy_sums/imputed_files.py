@@ -59,8 +59,9 @@ from svysynth.mechanisms.noisy_sums.residuals import (
 from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.release import MICRODATA_DIGITS, as_published
 from svysynth.survey.design import Design
+from svysynth.survey.groups import Groups
 from svysynth.survey.on_disk import survey_of_columns
-from svysynth.survey.survey import Groups, Survey, SurveyInMemory
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 PRECISION = 1e-12
