@@ -27,7 +27,14 @@ from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.findings import AVERAGE, Finding, no_clusters, private_filter, whatever_the_mechanism
+from svysynth.mechanisms.findings import (
+    AVERAGE,
+    Finding,
+    no_calibration,
+    no_clusters,
+    private_filter,
+    whatever_the_mechanism,
+)
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
@@ -247,10 +254,10 @@ def find_public(spec: Spec) -> list[Finding]:
 
 def unsupported(survey: SurveySpec, name: str, promise: str) -> list[Finding]:
     """What a mechanism cannot take into account, as its entry in the list says."""
-    member = find_mechanism(name, promise)
-    if member is not None and member.clusters:
-        return []
-    return no_clusters(survey.cluster, f"the mechanism '{name}' ({promise})")
+    member, who = find_mechanism(name, promise), f"the mechanism '{name}' ({promise})"
+    clusters = [] if member is not None and member.clusters else no_clusters(survey.cluster, who)
+    calibration = [] if member is not None and member.calibration else no_calibration(survey, who)
+    return [*clusters, *calibration]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from svysynth.core.registry import mechanism_names
+from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
@@ -59,6 +60,8 @@ class SurveyFacts(_Part):
     variable_labels: dict[str, str] = Field(default_factory=dict)
     """The labels of columns that have one."""
     population_total: float | None
+    calibration: CalibrationSpec | None
+    """The public totals to which released weights are calibrated."""
     records: int
     """The number of records; where whole records are protected, with noise."""
     domain: str | None = None
@@ -151,8 +154,7 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        roles = "outcome", "weight", "weight_public", "transform", "strata", "cluster", "fpc", "public"
-        own: dict[str, Any] = {role: getattr(self.survey, role) for role in (*roles, "population_total")}
-        own["fpc_public"] = self.survey.fpc is not None
-        survey = {"data": Path("microdata"), "domain": self.survey.domain} | own
+        roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "fpc", "public"]
+        own = {role: getattr(self.survey, role) for role in (*roles, "population_total", "calibration", "domain")}
+        survey = {"data": Path("microdata"), "fpc_public": self.survey.fpc is not None} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

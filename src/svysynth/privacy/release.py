@@ -196,6 +196,7 @@ def survey_of_microdata(
         spec.survey.transform,
         spec.survey.population_total,
         weight_public=spec.survey.weight_public,
+        calibration=spec.survey.calibration,
         domain=spec.survey.domain,
         domains=domains,
         frame=frame.drop("id").with_columns(labelled),

@@ -105,6 +105,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             levels={column: tuple(labels) for column, labels in release.levels.items()},
             variable_labels=spec.survey.variable_labels,
             population_total=spec.survey.population_total,
+            calibration=spec.survey.calibration,
             records=release.records,
             domain=spec.survey.domain,
             domains=_domains(release),

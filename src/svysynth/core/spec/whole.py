@@ -157,4 +157,7 @@ def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
         raise explained(error, place, Spec) from None
     named = [spec.survey.domain, *(table.domain for table in spec.tables), *spec.survey.domains]
     domains = tuple(dict.fromkeys(domain for domain in named if domain))
-    return spec.model_copy(update={"survey": spec.survey.model_copy(update={"domains": domains})})
+    settings: dict[str, Any] = {"domains": domains}
+    if spec.survey.calibration is not None:
+        settings["population_total"] = spec.survey.calibration.total
+    return spec.model_copy(update={"survey": spec.survey.model_copy(update=settings)})

@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import group_sums
 from svysynth.core.registry import find_model
 from svysynth.core.spec.privacy import PrivacySpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
+from svysynth.estimation.calibration import totals_of_groups
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
@@ -32,7 +35,7 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
-from svysynth.mechanisms.findings import Finding, no_public_weights
+from svysynth.mechanisms.findings import Finding, no_public_weights, unfit_calibration
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.clusters import clusters_of_model, require_few_clusters
@@ -88,7 +91,7 @@ class PseudoPosterior(Mechanism):
             found = [] if model.traits.public_weights else no_public_weights(spec)
         no_strata = not model.combining.strata_in_variance and spec.survey.strata is not None
         found = [*found, *([ONE_STRATUM] if spec.survey.fpc is not None and no_strata else [])]
-        return [*found, *([ONE_FILE] if privacy.datasets == 1 else [])]
+        return [*found, *unfit_calibration(spec.survey), *([ONE_FILE] if privacy.datasets == 1 else [])]
 
     def undivided(self, spec: Spec) -> str | None:
         """The setting that needs all records at once: public weights, or a design or variance that needs them."""
@@ -107,6 +110,12 @@ class PseudoPosterior(Mechanism):
         # there are no drawn weights yet
         estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})
         rules.tabulate_all(spec.requested_tables, estimation)
+        if (
+            survey.calibration is not None
+        ):  # to totals that any weights can meet, so that no file fails after the charge
+            groups = survey.groups
+            totals = totals_of_groups(survey, survey.calibration, groups.frame)
+            totals.factors(group_sums(totals.cell, totals.cells, groups.count)[:, np.newaxis])
         if survey.population_total is None and not survey.weight_public:
             remedy = "declare the published population total; released weights are scaled to it"
             raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
