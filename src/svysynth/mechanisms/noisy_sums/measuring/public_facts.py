@@ -17,6 +17,7 @@ import polars as pl
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
 from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey
@@ -43,6 +44,8 @@ class PublicFacts:
     """The condition that all tables are restricted to."""
     domains: Mapping[str, PublicDomain] = field(default_factory=dict)
     """The domains that tables may be restricted to, by the name of their column."""
+    calibration: CalibrationSpec | None = None
+    """The totals that weights are calibrated to; None if there are none."""
     cluster: Integers | None = None
     """The cluster of each group; None if the design has no clusters."""
 
@@ -98,7 +101,7 @@ def facts_of(survey: Survey) -> PublicFacts:
     if survey.design.strata:
         stratum = _numbered(groups.frame[survey.design.strata])
     restricted = survey.domain, survey.domains
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted)
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted, survey.calibration)
     if survey.design.cluster:
         own = _numbered(groups.frame[survey.design.cluster])
         clusters = int(own.max()) + 1
