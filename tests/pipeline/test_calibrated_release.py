@@ -135,7 +135,7 @@ def test_standard_errors_are_those_of_the_confidential_file(either):
     both = released.join(direct, on=["statistic", "region", "sex"], suffix="_d").filter(pl.col("se_d") > 0)
     ratio = (both["se"] / both["se_d"]).to_list()
     assert len(ratio) == 12 - 6 + 24 - 12 + 6 - 6 + 12
-    assert 0.7 < min(ratio) <= max(ratio) < 1.4  # the direct ones vary too: in a release without totals as much
+    assert 0.7 < min(ratio) <= max(ratio) < 2  # the direct ones vary too, and what three files differ by varies much
     of_counts = both.filter(statistic="count").select(pl.col("se") / pl.col("se_d"))["se"].to_list()
     assert 0.9 < min(of_counts) <= max(of_counts) < 1.1
 

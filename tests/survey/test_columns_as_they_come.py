@@ -82,7 +82,7 @@ def test_codes_are_recoded_whatever_their_type(codes):
 
 
 def test_a_code_that_is_also_a_label_is_a_code():
-    with pytest.raises(SurveyError, match=r"1 of 3 records is not among those in survey\.columns\.x\.recode"):
+    with pytest.raises(SurveyError, match=r"1 of 3 records is not among the codes of its 'recode'"):
         column(frame_of(x=["a", "b", "yes"]), recode={"a": "yes", "b": "no"})
     assert column(frame_of(x=["a", "b", "a"]), recode={"a": "b", "b": "a"}) == ["b", "a", "b"]
 
@@ -339,7 +339,7 @@ def test_a_survey_on_disk_is_the_one_in_memory(large):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"code": pl.lit("4")}, r"column 'answer': 2\d,\d\d\d of .* are not among those in survey\.columns\.answer"),
+        ({"code": pl.lit("4")}, r"column 'answer': 2\d,\d\d\d of .* are not among the codes of its 'recode'"),
         ({"age": pl.lit("old")}, r"column 'age': 2\d,\d\d\d of .* are not a number"),
         ({"name": pl.lit("Region 1")}, "one label for several codes"),
         ({"name": pl.lit(None, pl.String)}, "has no label for some codes"),
@@ -459,3 +459,43 @@ def test_a_domain_may_name_a_public_column_with_a_level_for_missing_answers():
     survey = read(frame, ["age", "sex"], columns={"age": {"missing_level": "not stated"}}, domain="age >= 2")
     assert survey.domains
     assert svysynth.tabulate(survey, "sex", "count")["n"].to_list() == [3, 1, 2]
+
+
+CODES = ["1", " 1", "1.0", "01", "2", "x", "X", "-9", "-9.0", "", " ", "NA", ".", "All", "\x00", SECRET]
+
+
+def twin(code, recode, missing, missing_level, other):
+    """The level of one code by the rules of docs/spec.md, slowly; None stands for an error."""
+    code = None if code is None or code.strip() in ("", *missing) else code.strip()
+    if "-9" in missing and code == "-9.0":
+        code = None
+    if code is None:
+        return missing_level or other
+    return recode.get(code, other)
+
+
+@given(
+    st.lists(st.sampled_from([*CODES, None]), min_size=1, max_size=6),
+    st.dictionaries(st.sampled_from(["1", "2", "x", "01"]), st.sampled_from(["yes", "no", "1"]), min_size=1),
+    st.sampled_from([(), ("-9",), ("X", "NA")]),
+    st.sampled_from([None, "not stated", "no"]),
+    st.booleans(),
+)
+def test_recodes_are_those_of_a_slow_twin(codes, recode, missing, missing_level, has_other):
+    other = next(iter(recode.values())) if has_other else None
+    settings = {"recode": recode, "missing": missing, "missing_level": missing_level}
+    expected = [twin(code, recode, missing, missing_level, other) for code in codes]
+    frame, named = frame_of(x=pl.Series(codes, dtype=pl.String)), {"x": other} if has_other else None
+    if None not in expected:
+        assert column(frame, other=named, **settings) == expected
+    else:
+        with pytest.raises(SurveyError, match=r"missing|not among") as raised:
+            column(frame, other=named, **settings)
+        assert SECRET not in str(raised.value)
+
+
+def test_names_of_columns_in_messages_are_printable():
+    for text in ("bands = [2, 1]", "label = ' '", "labels_from = 'w'"):
+        with pytest.raises(SurveyError) as raised:
+            parse_spec(SPEC.replace('"x"', '"x\\u001b[31m"') + f'[survey.columns."x\\u001b[31m"]\n{text}')
+        assert "\x1b" not in str(raised.value)

@@ -49,6 +49,8 @@ class SurveyFacts(_Part):
     strata: str | None
     cluster: str | None = None
     """The column of clusters; None if there are none. Their numbers in synthetic files are new."""
+    fpc: str | None = None
+    """The column of the finite population correction of each stratum; None if there is none."""
     public: tuple[str, ...]
     where: str | None
     """The condition that says which records take part; None where all do."""
@@ -74,6 +76,11 @@ class SurveyFacts(_Part):
             domain_column(one.condition): PublicDomain.of_parts(one.columns, one.parts, self.levels)
             for one in self.domains
         }
+
+    @property
+    def released_fpc(self) -> str | None:
+        """The column of the finite population correction, which is public."""
+        return self.fpc
 
 
 def _released_mechanism(name: str) -> str:
@@ -147,7 +154,7 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "public", "population_total"]
-        own = {role: getattr(self.survey, role) for role in (*roles, "calibration", "domain")}
-        survey = {"data": Path("microdata")} | own
+        roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "fpc", "public"]
+        own = {role: getattr(self.survey, role) for role in (*roles, "population_total", "calibration", "domain")}
+        survey = {"data": Path("microdata"), "fpc_public": self.survey.fpc is not None} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

@@ -98,6 +98,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             weight_public=spec.survey.weight_public,
             strata=spec.survey.strata,
             cluster=spec.survey.cluster,
+            fpc=spec.survey.released_fpc,
             public=spec.survey.public,
             where=spec.survey.where,
             universe=spec.survey.universe,

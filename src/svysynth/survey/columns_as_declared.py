@@ -21,6 +21,16 @@ from svysynth.survey.formats.base import CodeLabels, DataFile
 UNLISTED = "\x00"
 """Stands for a value without a band or recode; no level can have this name, because it cannot be printed."""
 
+NO_NUMBER = (
+    "not a number, or infinite, and in no band",
+    "correct them, or list codes for missing answers in 'missing' of this column's section",
+)
+NO_CODE = (
+    "not among the codes of its 'recode'",
+    "list every code there, or name a level in survey.other that stands for the rest",
+)
+"""The problem and the remedy for values without a level."""
+
 
 def label_column(name: str) -> str:
     """The column with the labels of a column's codes; no column of the data has such a name by chance."""
@@ -114,14 +124,9 @@ def refuse_unlisted(columns: Mapping[str, pl.Series], spec: SurveySpec, records:
         bad = (columns[name] == UNLISTED).fill_null(value=False).to_numpy()
         count = np.ones(len(bad), np.int64) if records is None else records
         if bad.any():
-            setting = "bands" if own.bands else "recode"
-            problem = "not a number, or infinite" if own.bands else f"not among those in survey.columns.{name}.recode"
-            remedy = f"correct them, or list codes for missing answers in survey.columns.{name}.missing"
-            if setting == "recode":
-                remedy = "list every code there, or name a level in survey.other that stands for the rest"
-            raise SurveyError(
-                "data", f"column '{name}'", f"{of_records(int(count[bad].sum()), int(count.sum()))} {problem}", remedy
-            )
+            problem, remedy = NO_NUMBER if own.bands else NO_CODE
+            problem = f"{of_records(int(count[bad].sum()), int(count.sum()))} {problem}"
+            raise SurveyError("data", f"column '{name}'", problem, remedy)
 
 
 def with_labels(file: DataFile, columns: Mapping[str, pl.Series], spec: SurveySpec) -> DataFile:
@@ -140,7 +145,7 @@ def _labels_of_codes(codes: pl.Series, labels: pl.Series, own: ColumnSpec) -> Co
     pairs = pairs.select(as_text(pairs["code"]), as_text(pairs["label"])).unique()
     pairs = pairs.filter(pl.col("code") != (own.missing_level or ""))
     place = f"column '{own.labels_from}'"
-    remedy = f"correct them, or declare the labels in survey.labels.{codes.name}"
+    remedy = "correct them, or declare the labels in survey.labels"
     if pairs["label"].null_count():
         raise SurveyError("data", place, f"has no label for some codes of column '{codes.name}'", remedy)
     if pairs["code"].n_unique() < pairs.height or pairs["label"].n_unique() < pairs.height:

@@ -405,3 +405,58 @@ def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_p
     np.testing.assert_allclose(both["se"], both["se_r"], rtol=1e-9)
     whole = mine.filter((pl.col("region") == "All") & (pl.col("sex") == "All"))
     assert whole["se"].item() == pytest.approx(both["whole"][0], rel=1e-9)
+
+
+# --- neighbours ---
+
+
+class Fixed(NoNoise):
+    """Histograms and sums that say the same of every file, as for neighbours with the same results so far."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __call__(self, values, use):
+        self.uses.append(use)
+        self.seen.append(values)
+        if "histogram" in use.name:
+            return np.round(40 * np.exp(-0.5 * ((np.arange(len(values)) - 16) / 4) ** 2)).astype(int)
+        return np.zeros_like(values) if use.name.startswith("sums") else values
+
+
+def seen(frame, epsilon):
+    noise = Fixed()
+    survey = survey_of(frame)
+    facts = facts_of(survey)
+    plan = plan_measurement(facts, [TABLE], epsilon)
+    measure(survey, facts, plan, BOUNDS, "log", noise)
+    return noise.seen, noise.uses
+
+
+def with_answers(frame, rows, generator):
+    """Other answers of some records: ordinary, at the bounds, and far beyond them."""
+    income, weight = (frame[name].to_numpy().copy() for name in ("income", "wt"))
+    income[rows] = generator.choice([1e-9, 1e2, 3e4, 1e8, 1e12]) * np.exp(generator.normal(0, 0.3, len(rows)))
+    weight[rows] = generator.choice([1e-6, 1.0, 40.0, 1e3, 1e9])
+    return frame.with_columns(pl.Series("income", income), pl.Series("wt", weight))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_all_that_is_measured_together_loses_no_more_than_epsilon(whole):
+    """Exactly, for one record or a whole cluster of k records with ε/k for each: the sum of |Δ|/scale over all uses."""
+    generator = np.random.default_rng(8)
+    frame = people(20, least=2, most=6)
+    village = (frame["region"] + frame["village"]).to_numpy()
+    largest = max(np.unique(village, return_counts=True)[1]) if whole else 1
+    epsilon, losses = 4.0, []
+    for _ in range(60):
+        name = generator.choice(village)
+        own = np.flatnonzero(village == name)
+        rows = own if whole else own[:1]
+        one, other = (seen(with_answers(frame, rows, generator), epsilon / largest) for _ in range(2))
+        pairs = zip(*one, other[0], strict=True)
+        losses.append(sum(np.abs(mine - its).sum() / use.scale for mine, use, its in pairs))
+    assert "squares between clusters" in [use.name for use in one[1]]
+    assert max(losses) <= epsilon
+    assert max(losses) > 0.5 * epsilon

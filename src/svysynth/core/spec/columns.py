@@ -50,12 +50,14 @@ AS_IT_IS = ColumnSpec()
 def band_labels(bands: tuple[float, ...]) -> tuple[str, ...]:
     """The names of the bands between these numbers. Each has its lower end and not its upper end.
 
-    >>> band_labels((25, 35, 44.5))
-    ('under 25', '25 to under 35', '35 to under 44.5', '44.5 or more')
+    Text with a hyphen in front would look like a formula in a CSV file, so that negative numbers have a minus sign.
+
+    >>> band_labels((25, 35, 44.5)), band_labels((-5,))
+    (('under 25', '25 to under 35', '35 to under 44.5', '44.5 or more'), ('under −5', '−5 or more'))
     """
     if not bands:
         return ()
-    ends = [str(int(end)) if end == int(end) else repr(end) for end in bands]
+    ends = [(str(int(end)) if end == int(end) else repr(end)).replace("-", "−") for end in bands]
     between = (f"{low} to under {high}" for low, high in pairwise(ends))
     return (f"under {ends[0]}", *between, f"{ends[-1]} or more")
 

@@ -67,7 +67,9 @@ class CalibratedVariance:
         design, left = np.empty_like(values[0]), np.empty_like(values[0])
         weight, outcome = (each[:, facts.cell] for each in figures)
         size, in_stratum = np.bincount(facts.stratum, facts.count), np.eye(facts.strata)[facts.stratum]
-        scale = np.where(size > 1, size / np.maximum(size - 1, 1), 0.0)
+        scale = facts.unsampled * np.where(size > 1, size / np.maximum(size - 1, 1), 0.0)
+        unsampled = facts.unsampled[facts.stratum]
+        part = np.average(unsampled, weights=facts.count)
         for one in range(design.shape[1]):
             inside = domain == one
             a, b, c = (each[:, [one]] for each in values)
@@ -76,12 +78,12 @@ class CalibratedVariance:
             squares, total = (mean**2 * facts.count) @ in_stratum, (mean * facts.count) @ in_stratum
             between = np.maximum(squares - total**2 / size, 0.0) @ scale
             within, own = (
-                np.maximum((level**2 * ww + 2 * level * slope * we + slope**2 * ee) @ facts.count, 0.0)
+                np.maximum((level**2 * ww + 2 * level * slope * we + slope**2 * ee) @ (facts.count * unsampled), 0.0)
                 for ww, we, ee in moments
             )
             common = (b * np.sqrt(np.maximum(self._own_outcome(moments[1], outcome), 0.0)) * inside) @ facts.count
             design[:, one] = between + within
-            left[:, one] = np.maximum(own - common**2 / facts.count.sum(), 0.0)
+            left[:, one] = np.maximum(own - part * common**2 / facts.count.sum(), 0.0)
         return design, left
 
     def _left(self, level: Floats, slope: Floats, outcome: Floats, facts: PublicFacts) -> tuple[Floats, Floats]:

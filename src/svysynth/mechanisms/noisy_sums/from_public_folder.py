@@ -70,7 +70,7 @@ class FromPublic:
         survey = manifest.survey
         facts = replace(facts, domain=survey.domain, domains=survey.known_domains, calibration=survey.calibration)
         columns = survey.outcome, survey.strata
-        make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster)
+        make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster, fpc=survey.fpc)
         return cls(make, plan, manifest.estimation)
 
     @property

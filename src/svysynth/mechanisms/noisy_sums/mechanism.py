@@ -187,8 +187,10 @@ class NoisySums(Mechanism):
         if privacy.datasets:
             progress("making synthetic files")
         files = FilePlan.of(privacy.draws, privacy.datasets, streams)
-        columns, where = (survey.outcome, survey.design.strata), (survey.engine, survey.scratch)
-        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where, survey.design.cluster)
+        design = survey.design
+        columns, where = (survey.outcome, design.strata), (survey.engine, survey.scratch)
+        own = design.cluster, design.released_fpc
+        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where, *own)
         synthetic = self.synthetic(tuple(make.survey(draw) for draw in files.draws), privacy.mechanism, spec.model)
         attachments = {
             MEASUREMENT: measurement_json(measurement, facts, files),

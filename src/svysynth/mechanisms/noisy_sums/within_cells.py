@@ -18,10 +18,10 @@ def quadratic(
     b: Floats,
     c: Floats,
 ) -> Floats:
-    """Σ n_c Var z, with z = w(1_d(a + b·y) − c·1_base), from the variances and covariance of w and wy in each group."""
-    inside = np.eye(a.shape[1])[domain]
-    of_weight, of_both, of_outcome = ((moment * facts.count) @ inside for moment in moments)
-    whole = ((moments[0] * facts.count) @ in_base)[:, np.newaxis]
+    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c·1_base), from the variances and covariance of w and wy."""
+    inside, count = np.eye(a.shape[1])[domain], facts.count * facts.unsampled[facts.stratum]
+    of_weight, of_both, of_outcome = ((moment * count) @ inside for moment in moments)
+    whole = ((moments[0] * count) @ in_base)[:, np.newaxis]
     own = (a - c) ** 2 * of_weight + 2 * (a - c) * b * of_both + b**2 * of_outcome
     return np.asarray(np.maximum(own, 0.0) + c**2 * (whole - of_weight))
 

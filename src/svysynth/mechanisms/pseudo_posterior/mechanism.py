@@ -58,6 +58,15 @@ ONE_FILE = Finding(
 )
 
 
+ONE_STRATUM = Finding(
+    "survey.fpc",
+    "the paper's rule for fbp treats the sample as one stratum, which has no single finite population correction",
+    "the standard errors would be those of another design",
+    "leave model.smoothing out, or leave survey.fpc out: standard errors are then too large",
+    stops=True,
+)
+
+
 class PseudoPosterior(Mechanism):
     """The mechanism that makes synthetic surveys from draws of a weighted posterior, and tables from these surveys."""
 
@@ -78,6 +87,8 @@ class PseudoPosterior(Mechanism):
             found = clusters_of_model(spec, model.traits)
         else:
             found = [] if model.traits.public_weights else no_public_weights(spec)
+        no_strata = not model.combining.strata_in_variance and spec.survey.strata is not None
+        found = [*found, *([ONE_STRATUM] if spec.survey.fpc is not None and no_strata else [])]
         return [*found, *unfit_calibration(spec.survey), *([ONE_FILE] if privacy.datasets == 1 else [])]
 
     def undivided(self, spec: Spec) -> str | None:
@@ -93,8 +104,7 @@ class PseudoPosterior(Mechanism):
     def check(self, survey: Survey, spec: Spec) -> None:
         """Refuse tables that synthetic surveys, which have strata and clusters, cannot give, and a missing total."""
         require_few_clusters(survey)
-        bare = replace(survey, design=replace(survey.design, fpc=None))
-        rules = self.synthetic((bare,), _privacy(spec).mechanism, spec.model)
+        rules = self.synthetic((survey,), _privacy(spec).mechanism, spec.model)
         # there are no drawn weights yet
         estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})
         rules.tabulate_all(spec.requested_tables, estimation)
