@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import svysynth
-from repeatable import repeatable
+from repeatable import repeat
 from signing import sign
 from svysynth import pipeline
 from svysynth.core.spec.whole import load_spec
@@ -80,7 +80,9 @@ def make(folder, text=SPEC, name="release"):
     pl.DataFrame(people).write_csv(folder / "people.csv")
     (folder / "spec.toml").write_text(text)
     open_budget(folder / "ledger.sqlite", "people", 100, "differential privacy" if "global" in text else "asymptotic")
-    return pipeline.release(load_spec(folder / "spec.toml"), folder / name, repeatable())
+    with pytest.MonkeyPatch.context() as patch:
+        repeat(patch)
+        return pipeline.release(load_spec(folder / "spec.toml"), folder / name)
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +137,9 @@ def test_standard_errors_are_those_of_the_confidential_file(either):
     both = released.join(direct, on=["statistic", "region", "sex"], suffix="_d").filter(pl.col("se_d") > 0)
     ratio = (both["se"] / both["se_d"]).to_list()
     assert len(ratio) == 12 - 6 + 24 - 12 + 6 - 6 + 12
-    assert 0.7 < min(ratio) <= max(ratio) < 2  # the direct ones vary too, and what three files differ by varies much
+    assert 0.6 < min(ratio) <= max(ratio) < 1.8  # the direct ones vary too, and what three files differ by varies much
     of_counts = both.filter(statistic="count").select(pl.col("se") / pl.col("se_d"))["se"].to_list()
-    assert 0.9 < min(of_counts) <= max(of_counts) < 1.1
+    assert 0.85 < min(of_counts) <= max(of_counts) < 1.15
 
 
 def test_the_release_is_verified_and_its_tables_are_made_again_from_the_files(house):
