@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from svysynth.core.registry import mechanism_names
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
-from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
+from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme, Unit
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
 from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
@@ -101,6 +101,8 @@ class PrivacyFacts(_Part):
     datasets: int
     guarantee: Literal["asymptotic", "global"]
     protect: Protected
+    unit: Unit = "respondent"
+    """Whose answers are protected together: one respondent's, or those of a whole cluster."""
     scales: Scales | None
     constants: StandInSpec | None
     """The public constants that give the scales, where `scales` says so."""

@@ -84,6 +84,7 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             datasets=len(release.microdata),
             guarantee="asymptotic" if release.guarantee.kind == "asymptotic" else "global",
             protect=privacy.protect,
+            unit=privacy.unit,
             scales=settings.get("scales"),
             constants=spec.standin if privacy.scales == "standin" else None,
             scheme=settings.get("scheme"),

@@ -96,6 +96,12 @@ class Spec(Section):
         return self
 
     @model_validator(mode="after")
+    def _clusters_that_are_protected_are_declared(self) -> Self:
+        if self.privacy is not None and self.privacy.unit == "cluster" and self.survey.cluster is None:
+            raise clash("'privacy.unit' is 'cluster', and survey.cluster is not declared: name the column of clusters")
+        return self
+
+    @model_validator(mode="after")
     def _the_file_s_replicates_are_the_variance(self) -> Self:
         if self.survey.replicates is not None and self.estimation.variance != "taylor":
             raise clash("'estimation.variance' contradicts 'survey.replicates', which says how variances are made")

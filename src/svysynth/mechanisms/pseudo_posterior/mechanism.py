@@ -41,6 +41,7 @@ from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
 from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
 from svysynth.mechanisms.synthetic_files import file_names, remake_tables
+from svysynth.mechanisms.unit import epsilon_of_record
 from svysynth.models.base import make_model
 from svysynth.models.records import make_records
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
@@ -125,6 +126,7 @@ class PseudoPosterior(Mechanism):
             privacy.mechanism,
             privacy.epsilon,
             privacy.datasets,
+            unit=privacy.unit,
             transform=survey.transform,
             draws=privacy.draws or 0,
             **vars(Roles.of(survey)),
@@ -134,7 +136,8 @@ class PseudoPosterior(Mechanism):
         """Calibrate, pay, draw, and make tables from the synthetic surveys."""
         privacy = _privacy(spec)
         model = make_model(privacy.mechanism, spec.model, survey.weight_public, survey.design.cluster is not None)
-        choices = privacy.epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
+        epsilon = epsilon_of_record(privacy.epsilon, privacy.unit, survey)
+        choices = epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
         found = calibrate_suitable(model, survey, *choices, streams, progress)
         guarantee = self.guarantee(spec.survey, privacy)
         paid = pay(guarantee)
@@ -175,7 +178,7 @@ class PseudoPosterior(Mechanism):
         start = fit_unweighted(model, records, streams, privacy.draws)
         fits: dict[float, Calibration | None] = {}
         for epsilon, count in ((epsilon, count) for epsilon in grid.epsilons for count in grid.datasets):
-            target = epsilon / (2 * count)
+            target = epsilon_of_record(epsilon, privacy.unit, survey) / (2 * count)
             progress(f"{name}: ε = {epsilon:g}, {count} data sets")
             if target not in fits:
                 try:
