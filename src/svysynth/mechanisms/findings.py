@@ -162,8 +162,7 @@ def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
             "survey.calibration",
             f"{who} cannot calibrate weights",
             "its tables are made from noisy sums, and counts would not have the declared totals",
-            "use guarantee = 'asymptotic' with 'fbs' or 'fbp', or leave survey.calibration out, and declare "
-            "survey.population_total",
+            "use mechanism = 'fbs' or 'fbp', or leave survey.calibration out",
             stops=True,
         )
     ]

@@ -68,7 +68,7 @@ class FromPublic:
         if list(plan.draws) != (choose_draws(len(drawn), files) + 1 if files else np.empty(0)).tolist():
             raise ValueError("the files do not come from the draws that follow from the manifest's number of files")
         survey = manifest.survey
-        facts = replace(facts, domain=survey.domain, domains=survey.known_domains)
+        facts = replace(facts, domain=survey.domain, domains=survey.known_domains, calibration=survey.calibration)
         columns = survey.outcome, survey.strata
         make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster, fpc=survey.fpc)
         return cls(make, plan, manifest.estimation)
