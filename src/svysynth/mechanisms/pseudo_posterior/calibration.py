@@ -40,9 +40,10 @@ LARGEST_LEVEL, SMALLEST_SPREAD = 100.0, 1e-3
 """The root mean square and the standard deviation of the transformed outcome between which the models' priors are
 suitable: the priors expect coefficients and spreads of about 10 at most. Logarithms of amounts lie far within these
 limits, outcomes in dollars far outside."""
-START, STEP, RECENT = 0.8, 0.93, 3
+START, STEP, RECENT, ENOUGH = 0.8, 0.93, 3, 0.85
 """For a model with effects of clusters: the share of the target at which weights aim first, by how much this share is
-lowered at most from trial to trial, and the number of trials whose bounds are used."""
+lowered at most from trial to trial, the number of trials whose bounds are used, and the share of the target from which
+on a trial is good enough."""
 STRETCH = 4
 """The number of refits with the same random numbers. If Δ_α jumps over the target in all of them, others are tried."""
 
@@ -226,6 +227,7 @@ def _search_in_clusters(
     """
     model, records = start_from.fit.model, start_from.fit.records
     trials: list[Trial] = []
+    best: tuple[Fit, Column, float] | None = None
     recent, c = [start_from.bounds], START * target
     for number in range(MOST_REFITS):
         progress(f"refit {number + 1}")
@@ -233,11 +235,15 @@ def _search_in_clusters(
         found, bounds = yield Order(model, records, alpha, streams, draws, f"fit {number}", f"bounds-{number}")
         largest = _largest(alpha, bounds, records)
         trials.append(Trial(c, largest))
-        if largest <= target and found.verdict.passed:
-            return tuple(trials), (found, bounds, largest)
+        if largest <= target and found.verdict.passed and (best is None or largest > best[2]):
+            best = found, bounds, largest
+        if best is not None and best[2] >= ENOUGH * target:
+            break
         if number > 1:  # the first weights are far from those that belong to their own bounds
             c *= float(np.clip(AIM * target / largest, STEP, 1.0))
         recent = [*(recent if number else []), bounds][-RECENT:]
+    if best is not None:
+        return tuple(trials), best
     problem = f"no weights α were found that meet it in {MOST_REFITS} refits"
     raise _off_scale(records, problem) or SurveyError("spec", "privacy.epsilon", problem, _remedies("inverse"))
 
