@@ -563,6 +563,31 @@ def in_a_domain(mechanism, standard_errors="full"):
     return release_of(replace(synthetic, surveys=tuple(surveys)), spec, domains=domains)
 
 
+@cache
+def raked_in_a_domain():
+    raked, other = calibrated("fbs", ("field",), ("gender",)), in_a_domain("fbs")
+    own = {"domain": other.spec.survey.domain, "domains": other.spec.survey.domains}
+    spec = raked.spec.model_copy(
+        update={"survey": raked.spec.survey.model_copy(update=own), "tables": other.spec.tables}
+    )
+    surveys = (replace(one, domain=own["domain"], domains=other.domains) for one in raked.microdata)
+    return release_of(replace(example("fbs")[2], surveys=tuple(surveys)), spec, domains=other.domains)
+
+
+@cache
+def in_a_domain_of_clusters():
+    release = in_a_domain("fbs")
+    spec = release.spec.model_copy(update={"survey": release.spec.survey.model_copy(update={"cluster": "town"})})
+    surveys = []
+    for one in release.microdata:
+        field = one.frame["field"].to_physical().cast(pl.Int32)
+        town = 10 * field + pl.Series(np.arange(len(one)) * 7 % 6, dtype=pl.Int32)
+        design = replace(one.design, cluster="town")
+        surveys.append(replace(one, design=design, frame=one.frame.with_columns(town.alias("town"))))
+    synthetic = replace(example("fbs")[2], surveys=tuple(surveys))
+    return release_of(synthetic, spec, domains=release.domains)
+
+
 RELEASES = {
     "raked": lambda: calibrated("fbs", ("field",), ("gender",)),
     "raked, of the population": lambda: calibrated("fbp", ("field",), ("gender",)),
@@ -575,6 +600,8 @@ RELEASES = {
     "public weights": public_weights,
     "a domain, fbs": lambda: in_a_domain("fbs"),
     "a domain, fbp": lambda: in_a_domain("fbp"),
+    "a domain, raked": raked_in_a_domain,
+    "a domain and clusters": in_a_domain_of_clusters,
     "a domain, standard errors as in the paper": lambda: in_a_domain("fbs", "paper"),
 }
 
