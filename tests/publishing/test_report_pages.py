@@ -173,6 +173,9 @@ def drawn_from(spec, labels, records_per_label=3):
     n = records_per_label * len(labels)
     public = {name: generator.permuted(np.repeat(labels, records_per_label)) for name in spec.survey.public[1:]}
     frame = pl.DataFrame({spec.survey.public[0]: np.repeat(labels, records_per_label), **public})
+    if spec.survey.fpc:
+        sizes = records_per_label * np.arange(1.5, 1.5 + len(labels))
+        frame = frame.with_columns(pl.Series(spec.survey.fpc, np.repeat(sizes, records_per_label)))
     surveys = []
     for _ in range(2):
         numbers = {"weight": generator.uniform(1, 9, n), "weight_unsmoothed": generator.uniform(1, 9, n)}
@@ -543,6 +546,13 @@ def calibrated(mechanism, *by):
 
 
 @cache
+def finite_populations():
+    """From 1/4.5 to 2/3 of the population are in the sample."""
+    spec = spec_of("fbs", fpc="number in field", fpc_public=True)
+    return release_of(drawn_from(spec, ["1", "2", "3", "4"], 40), spec)
+
+
+@cache
 def in_a_domain(mechanism, standard_errors="full"):
     """Tables of a part of the population that is no product of levels; its numeric labels are numbers in CSV."""
     of_all, of_table = "field <> 2", "gender = 1 or field = 3"
@@ -598,6 +608,7 @@ RELEASES = {
     "odd names": odd_release,
     "standard errors as in the paper": paper_errors,
     "public weights": public_weights,
+    "finite populations": finite_populations,
     "a domain, fbs": lambda: in_a_domain("fbs"),
     "a domain, fbp": lambda: in_a_domain("fbp"),
     "a domain, raked": raked_in_a_domain,

@@ -60,6 +60,25 @@ STAGES = Finding(
 )
 
 
+FPC = Finding(
+    "survey.fpc",
+    "the finite population correction is not declared public",
+    "a release publishes it, because the standard errors depend on it",
+    "set survey.fpc_public = true if it is public knowledge, or leave survey.fpc out, which makes standard errors too "
+    "large",
+    stops=True,
+)
+
+
+AVERAGE = Finding(
+    "estimation.lonely",
+    "releases cannot give a stratum of one unit the average of the others",
+    "software for synthetic files does not agree on which strata to average",
+    "set estimation.lonely to 'certainty' or 'adjust'",
+    stops=True,
+)
+
+
 REPLICATES = Finding(
     "survey.replicates",
     "releases cannot use replicate weights of the file",
@@ -73,9 +92,9 @@ REPLICATES = Finding(
 
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
-    stages = survey.later if isinstance(survey, SurveySpec) else survey.design.later
+    design = survey if isinstance(survey, SurveySpec) else survey.design
     domains = private_domains(survey) if isinstance(survey, SurveySpec) else unknown_domains(survey)
-    found = (stages, STAGES), (survey.replicates, REPLICATES)
+    found = (design.later, STAGES), (design.fpc != design.released_fpc, FPC), (survey.replicates, REPLICATES)
     return [*(finding for declared, finding in found if declared), *domains]
 
 

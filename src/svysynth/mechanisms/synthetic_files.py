@@ -66,6 +66,7 @@ def read_synthetic(
     public: str | Sequence[str],
     strata: str | None = None,
     cluster: str | None = None,
+    fpc: str | None = None,
     transform: Transform = "log",
     weight_public: bool = False,
     calibration: CalibrationSpec | Mapping[str, Any] | None = None,
@@ -94,6 +95,7 @@ def read_synthetic(
             public=public,
             strata=strata,
             cluster=cluster,
+            fpc=fpc,
             transform=transform,
             weight_public=weight_public,
             calibration=calibration,
@@ -115,7 +117,7 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
     domains = manifest.survey.known_domains
     with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
         source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
-        if spec.estimation.variance == "taylor" and is_large(source):
+        if spec.estimation.variance == "taylor" and source.fpc is None and is_large(source):
             labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
             source = source.model_copy(update={"labels": labels})
             survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))

@@ -83,6 +83,9 @@ def synthesize_draws(
         remedy = "declare the published figure that released weights are scaled to"
         raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
     groups, size, kept = survey.groups, len(survey), None
+    fpc = survey.design.released_fpc
+    if fpc is not None and digits is not None:
+        groups = replace(groups, frame=groups.frame.with_columns(pl.col(fpc).round_sig_figs(digits)))
     if survey.weight_public:
         kept = groups.frame[survey.design.weight].to_numpy()
         groups = replace(groups, frame=groups.frame.drop(survey.design.weight))

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from svysynth.core.registry import mechanism_names
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
-from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
+from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme, Unit
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
 from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
@@ -49,6 +49,8 @@ class SurveyFacts(_Part):
     strata: str | None
     cluster: str | None = None
     """The column of clusters; None if there are none. Their numbers in synthetic files are new."""
+    fpc: str | None = None
+    """The column of the finite population correction of each stratum; None if there is none."""
     public: tuple[str, ...]
     where: str | None
     """The condition that says which records take part; None where all do."""
@@ -75,6 +77,11 @@ class SurveyFacts(_Part):
             for one in self.domains
         }
 
+    @property
+    def released_fpc(self) -> str | None:
+        """The column of the finite population correction, which is public."""
+        return self.fpc
+
 
 def _released_mechanism(name: str) -> str:
     if name not in mechanism_names(released=True):
@@ -94,6 +101,8 @@ class PrivacyFacts(_Part):
     datasets: int
     guarantee: Literal["asymptotic", "global"]
     protect: Protected
+    unit: Unit = "respondent"
+    """Whose answers are protected together: one respondent's, or those of a whole cluster."""
     scales: Scales | None
     constants: StandInSpec | None
     """The public constants that give the scales, where `scales` says so."""
@@ -147,7 +156,7 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "public", "population_total"]
-        own = {role: getattr(self.survey, role) for role in (*roles, "calibration", "domain")}
-        survey = {"data": Path("microdata")} | own
+        roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "fpc", "public"]
+        own = {role: getattr(self.survey, role) for role in (*roles, "population_total", "calibration", "domain")}
+        survey = {"data": Path("microdata"), "fpc_public": self.survey.fpc is not None} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

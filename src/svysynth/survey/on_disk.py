@@ -167,7 +167,11 @@ def survey_of_columns(
     It is on disk if the other survey has a folder for that, else in memory. Its weight is the first of those named.
     """
     names, records = (like.outcome, *weights), int(groups.count.sum())
-    like = replace(like, design=Design(weights[0], like.design.strata, like.design.cluster))
+    design = like.design
+    like = replace(
+        like,
+        design=Design(weights[0], design.strata, design.cluster, design.released_fpc, fpc_public=design.fpc_public),
+    )
     if like.scratch is None:
         blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))

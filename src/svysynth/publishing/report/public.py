@@ -84,6 +84,7 @@ def public_page(release: Release) -> str:
         log=spec.survey.transform == "log",
         strata=spec.survey.strata if synthetic.strata_in_variance else None,
         cluster=spec.survey.cluster,
+        fpc=spec.survey.released_fpc,
         population=synthetic.rules == "population",
         full=full_errors(release),
         imputed=synthetic.rules == "imputed",
@@ -192,6 +193,8 @@ def _columns(release: Release) -> list[tuple[str, str]]:
     if survey.cluster:
         known = meanings.get(survey.cluster, "Which rows share a cluster, as in the survey; its numbers are new")
         meanings[survey.cluster] = f"{known}. The clusters of the sample"
+    if survey.fpc:
+        meanings[survey.fpc] = "Public: the finite population correction of the stratum, as in the survey"
     described = {name: f"{label}. {meanings.get(name, '')}" for name, label in survey.variable_labels.items()}
     return [(name, described.get(name, meanings.get(name, ""))) for name in release.previews[0].columns]
 

@@ -37,6 +37,7 @@ def snippets(release: Release) -> Mapping[str, str]:
         "declared_strata": declared and guarded(declared),
         "strata": strata and guarded(strata),
         "cluster": spec.survey.cluster and guarded(spec.survey.cluster),
+        "fpc": spec.survey.released_fpc and guarded(spec.survey.released_fpc),
         "public": [guarded(name) for name in spec.survey.public],
         "text": [guarded(name) for name in text],
         "by": [guarded(name) for name in table.by],
@@ -78,6 +79,7 @@ def _stata(
     names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
     lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
     options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
+    options += [f"fpc({names[content['fpc']]})"] if content["fpc"] else []
     if content["calibrated"]:
         options += [f"poststrata({'post' if len(content['margins']) == 1 else 'one'}) postweight(known)"]
     return {
