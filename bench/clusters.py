@@ -50,8 +50,8 @@ BY = ("region", "sex", "age")
 TABLES = [TableSpec(by=BY, statistics=("count", "proportion", "mean"))]
 REGIONS, CLUSTERS_OF_REGION, DRAWN = 5, 200, 12
 CLASSES = ("cells of three", "cells of two", "margins", "whole")
-CHUNK = 10
-"""The number of replicates in one file of results."""
+CHUNK, SLOW_CHUNK = 10, 2
+"""The number of replicates in one file of results, and of those that take long."""
 NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
 NOTHING = pl.DataFrame(
     schema=NUMBERS
@@ -214,8 +214,9 @@ def main():
             icc, method, epsilon = case
             asymptotic = method.removesuffix(IGNORING) in ASYMPTOTIC
             most = min(settings.replicates, settings.asymptotic_replicates if asymptotic else settings.replicates)
-            for first in range(0, most, CHUNK):
-                replicates = range(first, min(first + CHUNK, most))
+            chunk = SLOW_CHUNK if asymptotic else CHUNK
+            for first in range(0, most, chunk):
+                replicates = range(first, min(first + chunk, most))
                 parts = icc, *map(str, further), method.replace(" ", "-"), epsilon, first, replicates.stop
                 path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
                 paths[case].append(path)
