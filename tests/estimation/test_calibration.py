@@ -20,6 +20,8 @@ PLACES = (GOLDEN, places.GOLDEN / "survey", places.GOLDEN / "domains", places.GO
 TOTALS = pl.read_csv(GOLDEN / "totals.csv", schema_overrides={"a": pl.String, "b": pl.String})
 VALUES = pl.read_csv(GOLDEN / "values.csv").with_columns(pl.col("domain").fill_null(""))
 CASES = VALUES.select("design", "method", "domain").unique(maintain_order=True).rows()
+STAGES = places.GOLDEN / "stages"
+BY_STAGE = {"strata": ["stratum"], "cluster": ["psu", "ssu"], "fpc": ["fpc1", "fpc2", "fpc3"]}
 ROLES = {"strata": "stratum", "cluster": "psu", "fpc": "fpc"}
 REPLICATES = {"jk1": {"method": "jk1", "scale": 14 / 15}, "bootstrap": {"method": "bootstrap"}}
 
@@ -40,9 +42,12 @@ def totals_of(design, method):
 
 
 def read(design, **named):
-    path = next(place / f"{design}.csv" for place in PLACES if (place / f"{design}.csv").exists())
+    name, folders = (design[7:], [STAGES]) if design.startswith("stages ") else (design, PLACES)
+    path = next(place / f"{name}.csv" for place in folders if (place / f"{name}.csv").exists())
     columns = pl.read_csv(path, n_rows=0).columns
     roles = {role: column for role, column in ROLES.items() if column in columns}
+    if folders == [STAGES]:
+        roles = {role: [name for name in names if name in columns] or None for role, names in BY_STAGE.items()}
     if design in REPLICATES:
         count = sum(column.startswith("r") for column in columns)
         roles["replicates"] = {"weights": f"r1-r{count}"} | REPLICATES[design]
@@ -231,7 +236,7 @@ bounds = { outcome = [200, 1000], weight = [1, 100] }
 """
 
 
-def test_commands_calibrate_and_a_release_refuses_it_before_the_charge(tmp_path, capsys):
+def test_commands_calibrate_and_laplace_refuses_it_before_the_charge(tmp_path, capsys):
     shutil.copy(GOLDEN / "apistrat.csv", tmp_path)
     path = tmp_path / "s.toml"
     path.write_text(SPEC.replace("{privacy}", ""))
@@ -246,7 +251,7 @@ def test_commands_calibrate_and_a_release_refuses_it_before_the_charge(tmp_path,
     assert "survey.calibration: has no total for some levels of a" in " ".join(capsys.readouterr().err.split())
     path.write_text(SPEC.replace("{privacy}", PRIVACY))
     assert run("release", path, "--out", tmp_path / "r") == 1
-    assert "survey.calibration: releases cannot calibrate weights" in capsys.readouterr().err
+    assert "survey.calibration: the mechanism 'laplace' (global) cannot calibrate weights" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
 
 

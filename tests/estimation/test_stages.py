@@ -123,3 +123,14 @@ def test_a_spec_writes_stages_as_lists_or_as_tables():
     tables = parse_spec(text + 'cluster = "psu"\nfpc = "fpc1"\n[[survey.later]]\ncluster = "ssu"\nfpc = "fpc2"\n')
     assert lists == tables
     assert (lists.survey.clusters, lists.survey.fpcs) == (("psu", "ssu"), ("fpc1", "fpc2"))
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_calibrated_weights_of_two_stages_are_r_s(statistic):
+    margins = [
+        {"by": "a", "totals": {"E": 4421, "H": 755, "M": 1018}},
+        {"by": "b", "totals": {"No": 2027, "Yes": 4167}},
+    ]
+    survey = read("apiclus2", calibration={"method": "rake", "margins": margins})
+    theirs = pl.read_csv(GOLDEN / "calibrated.csv").filter(statistic=statistic)
+    assert_agrees(svysynth.tabulate(survey, ["a", "b"], [statistic]), theirs)

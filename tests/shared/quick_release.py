@@ -1,5 +1,6 @@
 """A release without a fit, for tests of what happens to releases."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,6 @@ from svysynth.privacy.ledger import open_budget
 from svysynth.privacy.release import MICRODATA_DIGITS, rounded
 from svysynth.publishing import internal_folder as internal
 from svysynth.publishing import public_folder as publish
-from svysynth.survey.design import Design
 from svysynth.survey.survey import SurveyInMemory
 
 SPEC = """
@@ -57,13 +57,13 @@ def drawn_by_hand(model, survey, epsilon, datasets, *_, **__):
         weights *= 5000 / weights.sum(axis=1, keepdims=True)
         if survey.weight_public:
             weights = np.stack([survey.weights, survey.weights])
-        public = list(dict.fromkeys([*survey.public, *([survey.design.strata] if survey.design.strata else [])]))
-        frame = survey.frame.select(public).with_columns(
+        frame = survey.frame.select(name for name in survey.published if name != survey.design.weight)
+        frame = frame.with_columns(
             pl.Series(survey.outcome, np.exp(10 + 0.4 * generator.standard_normal(len(survey)))),
             pl.Series("weight", weights[0]),
             pl.Series("weight_unsmoothed", weights[1]),
         )
-        design = Design("weight", survey.design.strata)
+        design = replace(survey.design, weight="weight")
         frame = rounded(frame, MICRODATA_DIGITS)
         roles = survey.outcome, design, survey.public, survey.transform, 5000.0
         restricted = {"domain": survey.domain, "domains": survey.domains}
@@ -83,6 +83,7 @@ def make_release(
         "sex": generator.choice(list(sexes), RECORDS),
         "block": generator.choice(["b1", "b2"], RECORDS),
         outcome: np.exp(10 + generator.standard_normal(RECORDS)),
+        "households": np.full(RECORDS, 100.0),
         "wt": 5000 / RECORDS * np.exp(generator.standard_normal(RECORDS) - 0.5),
     }
     folder.mkdir(exist_ok=True)

@@ -76,6 +76,7 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
         "records": f"{overview.records:,}",
         "strata": f"{overview.strata:,} ({survey.strata})" if survey.strata else "none",
         "clusters": f"{overview.clusters:,} ({survey.cluster})" if overview.clusters else "none",
+        **({"later stages": "; ".join(", ".join(stage.columns) for stage in survey.later)} if survey.later else {}),
         **(
             {"replicate weights": _replicates(survey)}
             if survey.replicates

@@ -215,6 +215,12 @@ def sum_blocks(engine: Engine, function: Callable[[slice], Arrays], records: int
     return reduce(_add, engine.map(_SumOfBlocks(function), part_ranges(records, engine.parts)))
 
 
+def each_block(engine: Engine, function: Callable[[slice], Result], records: int) -> Iterator[Result]:
+    """The results of every block, in order and one at a time, for those who do not need all of them at once."""
+    for part in engine.map(_EachBlock(function), part_ranges(records, engine.parts)):
+        yield from part
+
+
 def _add(one: Arrays, other: Arrays) -> Arrays:
     return tuple(mine + theirs for mine, theirs in zip(one, other, strict=True))
 

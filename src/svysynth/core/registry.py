@@ -73,6 +73,8 @@ class ListedMechanism(NamedTuple):
     """Whether sums are measured in scales of outcome and weight (`privacy.scales`), which may be public constants."""
     clusters: bool = False
     """Whether standard errors take clusters of the design into account."""
+    calibration: bool = False
+    """Whether released weights can be calibrated to public totals."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +88,12 @@ class ListedMechanism(NamedTuple):
 
 MECHANISMS: tuple[ListedMechanism, ...] = (
     ListedMechanism(
-        (), "asymptotic", True, "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior", clusters=True
+        (),
+        "asymptotic",
+        True,
+        "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior",
+        clusters=True,
+        calibration=True,
     ),
     ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True, True),
     ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),

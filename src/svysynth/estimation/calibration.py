@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import scipy.sparse as sparse
 
 from svysynth.core.errors import SurveyError
@@ -36,78 +37,34 @@ DEPENDENT = 1e-11
 
 @outlined
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class Totals:
     """The totals as a problem over calibration cells: the combinations of levels, of all margins, that have records."""
 
     spec: CalibrationSpec
     cell: Integers
-    """The calibration cell of each group of the moments."""
+    """The calibration cell of each group of records."""
     member: Any
     """Calibration cell × total, sparse: 1 where the cell belongs to the total."""
     totals: Floats
     starts: Integers
     """Where the totals of each margin start."""
-    design: Floats
-    """Σw of each calibration cell, before calibration."""
-    factor: Floats
-    """g of each calibration cell."""
-    inverse: Any
-    """The inverse of the matrix of the regression."""
 
     @classmethod
-    def of(
-        cls, survey: Survey, spec: CalibrationSpec, columns: Sequence[str], levels: Integers, moments: Moments
-    ) -> Calibration:
-        """Calibrate; `columns` and `levels` say the levels of each group, and the moments are those of the file."""
-        positions = [columns.index(column) for column in spec.columns]
-        present, cell = np.unique(levels[:, positions], axis=0, return_inverse=True)
-        cell = cell.reshape(-1)
+    def of(cls, survey: Survey, spec: CalibrationSpec, levels: Integers) -> Totals:
+        """The problem of a survey, from the levels of each group of its records in the columns of the spec."""
+        present, cell = np.unique(levels, axis=0, return_inverse=True)
         places = _places(survey, spec, present)
         starts = np.cumsum([0, *(len(margin.totals) for margin in spec.margins)])
         rows = np.tile(np.arange(len(present)), len(places))
         entries = np.ones(len(rows)), (rows, np.concatenate(places) + np.repeat(starts[:-1], len(present)))
         member = sparse.csr_matrix(entries, shape=(len(present), int(starts[-1])))
         totals = np.concatenate([_consistent(spec, place) for place in range(len(spec.margins))])
-        design = group_sums(cell, len(present), moments.weight)
-        problem = cls(spec, cell, member, totals, starts, design, np.ones(len(present)), None)
-        factor = problem.factors(design[:, np.newaxis])[:, 0]
-        if (factor <= 0).any():
-            remedy = "use method = 'rake', whose weights stay positive, or merge small levels"
-            raise SurveyError("data", PLACE, "linear calibration makes some weights zero or negative", remedy)
-        return replace(problem, factor=factor, inverse=_inverse(member, design, len(places)))
+        return cls(spec, cell.reshape(-1), member, totals, starts)
 
-    def calibrated(self, moments: Moments) -> Moments:
-        """The moments with the calibrated weights."""
-        g = self.factor[self.cell]
-        return replace(
-            moments,
-            mean_w=g * moments.mean_w,
-            mean_e=g * moments.mean_e,
-            scatter_ww=g * g * moments.scatter_ww,
-            scatter_we=g * g * moments.scatter_we,
-            scatter_ee=g * g * moments.scatter_ee,
-        )
-
-    def fitted(self, moments: Moments, a: Floats, b: Floats) -> Floats:
-        """x′B of each group for u = a + b(y − r); the moments are those with calibrated weights."""
-        g = self.factor[self.cell]
-        value = group_sums(self.cell, len(self.design), moments.count * (a * moments.mean_w + b * moments.mean_e) / g)
-        first = self._projected(value)
-        return (first + self._projected(value - self.design * first))[self.cell]
-
-    def _projected(self, value: Floats) -> Floats:
-        return np.asarray(self.member @ (self.inverse @ (self.member.T @ value)))
-
-    def factors_of_replicates(self, row: Integers, weight: Floats) -> Floats:
-        """g of each row in each replicate, which is calibrated by itself.
-
-        `weight` has Σw of each row and replicate, and `row` says the row of each group of the moments.
-        """
-        own = np.empty(len(weight), np.int64)
-        own[row] = self.cell
-        sums = np.zeros((len(self.design), weight.shape[1]))
-        np.add.at(sums, own, weight)
-        return self.factors(sums)[own]
+    @property
+    def cells(self) -> int:
+        """The number of calibration cells."""
+        return self.member.shape[0]  # type: ignore[no-any-return]
 
     def factors(self, design: Floats) -> Floats:
         """g of each calibration cell for columns of Σw before calibration."""
@@ -138,18 +95,100 @@ class Calibration:
         factor = np.ones_like(design)
         if not (self.member.T @ design).all():
             raise self._not_met()
-        inverse = _inverse(self.member, design, len(self.starts) - 1)
+        inverse = self.inverse(design)
         for _ in range(3):  # the second and the third time against rounding error
             factor = factor + self.member @ (inverse @ (self.totals - self.member.T @ (design * factor)))
         if not (np.abs(self.member.T @ (design * factor) / self.totals - 1) <= NEARLY_MET).all():
             raise self._not_met()
         return factor
 
+    def inverse(self, weight: Floats) -> Any:
+        """The inverse of Σw·xx′; where margins overlap, the generalised one."""
+        if len(self.spec.margins) == 1:
+            return sparse.diags_array(1 / (self.member.T @ weight))
+        matrix = (self.member.T @ sparse.diags_array(weight) @ self.member).toarray()
+        scale = np.sqrt(np.diag(matrix))
+        return np.linalg.pinv(matrix / np.outer(scale, scale), rcond=DEPENDENT, hermitian=True) / np.outer(scale, scale)
+
     @staticmethod
     def _not_met() -> SurveyError:
         why = "they contradict each other, or too many cells are empty in the file or in a replicate"
         remedy = "merge small levels, or give fewer margins"
         return SurveyError("data", PLACE, f"no weights meet all of the totals: {why}", remedy)
+
+
+@outlined
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Calibrated weights, and the regression on the totals."""
+
+    totals: Totals
+    design: Floats
+    """Σw of each calibration cell, before calibration."""
+    factor: Floats
+    """g of each calibration cell."""
+    inverse: Any
+    """The inverse of the matrix of the regression."""
+
+    @classmethod
+    def of(
+        cls, survey: Survey, spec: CalibrationSpec, columns: Sequence[str], levels: Integers, moments: Moments
+    ) -> Calibration:
+        """Calibrate; `columns` and `levels` say the levels of each group, and the moments are those of the file."""
+        totals = Totals.of(survey, spec, levels[:, [columns.index(column) for column in spec.columns]])
+        design = group_sums(totals.cell, totals.cells, moments.weight)
+        factor = totals.factors(design[:, np.newaxis])[:, 0]
+        if (factor <= 0).any():
+            remedy = "use method = 'rake', whose weights stay positive, or merge small levels"
+            raise SurveyError("data", PLACE, "linear calibration makes some weights zero or negative", remedy)
+        return cls(totals, design, factor, totals.inverse(design))
+
+    def calibrated(self, moments: Moments) -> Moments:
+        """The moments with the calibrated weights."""
+        g = self.factor[self.totals.cell]
+        return replace(
+            moments,
+            mean_w=g * moments.mean_w,
+            mean_e=g * moments.mean_e,
+            scatter_ww=g * g * moments.scatter_ww,
+            scatter_we=g * g * moments.scatter_we,
+            scatter_ee=g * g * moments.scatter_ee,
+        )
+
+    def fitted(self, moments: Moments, a: Floats, b: Floats) -> Floats:
+        """x′B of each group for u = a + b(y − r); the moments are those with calibrated weights."""
+        cell = self.totals.cell
+        weighted = moments.count * (a * moments.mean_w + b * moments.mean_e)
+        value = group_sums(cell, len(self.design), weighted / self.factor[cell])
+        first = self._projected(value)
+        return (first + self._projected(value - self.design * first))[cell]
+
+    def _projected(self, value: Floats) -> Floats:
+        member = self.totals.member
+        return np.asarray(member @ (self.inverse @ (member.T @ value)))
+
+    def factors_of_replicates(self, row: Integers, weight: Floats) -> Floats:
+        """g of each row in each replicate, which is calibrated by itself.
+
+        `weight` has Σw of each row and replicate, and `row` says the row of each group of the moments.
+        """
+        own = np.empty(len(weight), np.int64)
+        own[row] = self.totals.cell
+        sums = np.zeros((len(self.design), weight.shape[1]))
+        np.add.at(sums, own, weight)
+        return self.totals.factors(sums)[own]
+
+
+def uncalibrated(survey: Survey) -> Survey:
+    """The same survey with the weights of the file, which models are fitted to."""
+    return replace(survey, calibration=None, population_total=None) if survey.calibration else survey
+
+
+def totals_of_groups(survey: Survey, spec: CalibrationSpec, frame: pl.DataFrame) -> Totals:
+    """The problem of the groups in a frame of public columns."""
+    return Totals.of(
+        survey, spec, np.stack([frame[column].to_physical().to_numpy() for column in spec.columns], axis=1)
+    )
 
 
 def _places(survey: Survey, spec: CalibrationSpec, present: Integers) -> list[Integers]:
@@ -175,12 +214,3 @@ def _consistent(spec: CalibrationSpec, place: int) -> Floats:
     """The totals of a margin, scaled so that all margins add up to the same population to the last digit."""
     margin = spec.margins[place]
     return np.array([total for _, total in margin.totals]) * (spec.total / margin.total)
-
-
-def _inverse(member: Any, weight: Floats, margins: int) -> Any:
-    """The inverse of Σw·xx′; where margins overlap, the generalised one."""
-    if margins == 1:
-        return sparse.diags_array(1 / (member.T @ weight))
-    matrix = (member.T @ sparse.diags_array(weight) @ member).toarray()
-    scale = np.sqrt(np.diag(matrix))
-    return np.linalg.pinv(matrix / np.outer(scale, scale), rcond=DEPENDENT, hermitian=True) / np.outer(scale, scale)

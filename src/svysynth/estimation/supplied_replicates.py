@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from svysynth.core.column_storage import Column, derive
+from svysynth.core.engine import each_block
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
@@ -36,7 +39,7 @@ class SuppliedReplicates:
     spec: ReplicatesSpec
     group: Integers
     """For each group of the moments its cell, by the number of its row in the sums."""
-    record: Integers
+    record: Column
     """For each record its cell, numbered in the same way."""
     weight: Floats
     outcome: Floats
@@ -51,16 +54,18 @@ class SuppliedReplicates:
         estimation: EstimationSpec,
         calibration: Calibration | None,
     ) -> SuppliedReplicates:
-        """Compute the sums, with one pass over the records for each replicate; each replicate is calibrated."""
+        """Compute the sums in one pass over the records; each replicate is calibrated."""
         if estimation.variance != "taylor":
             remedy = "leave estimation.variance out: survey.replicates says how variances are computed"
             raise SurveyError("spec", "estimation.variance", "contradicts survey.replicates", remedy)
         present, group = np.unique(moments.cell, return_inverse=True)
-        record = np.searchsorted(present, np.asarray(survey.cell_index(crossed)))
-        outcome = np.asarray(survey.outcome_values)
-        weights = [np.asarray(survey.values(name)) for name in spec.weights]
-        sums = np.stack([group_sums(record, len(present), weight) for weight in weights], axis=1)
-        totals = np.stack([group_sums(record, len(present), weight * outcome) for weight in weights], axis=1)
+        record = derive(partial(_position, among=present), survey.cell_index(crossed))
+        weights = tuple(survey.values(name) for name in spec.weights)
+        sums, totals = np.zeros((2, len(present), len(weights)))
+        block = _Sums(record, survey.outcome_values, weights)
+        for own, weight, outcome in each_block(survey.engine, block, len(survey)):
+            sums[own] += weight
+            totals[own] += outcome
         if calibration is not None:
             factor = calibration.factors_of_replicates(group, sums)
             sums, totals = sums * factor, totals * factor
@@ -82,14 +87,55 @@ class SuppliedReplicates:
 
         The weights are those of the file: calibration may raise their rank, but adds no clusters.
         """
-        inside = slice(None) if in_base is None else np.isin(self.record, np.unique(self.group[in_base]))
-        weights = np.stack([np.asarray(self.survey.values(name))[inside] for name in self.spec.weights])
-        size = np.linalg.norm(weights, axis=1)
+        inside = np.zeros(len(self.weight), bool)
+        inside[self.group if in_base is None else self.group[in_base]] = True
+        weights = tuple(self.survey.values(name) for name in self.spec.weights)
+        block = _Products(self.record, weights, inside)
+        products = np.sum(list(each_block(self.survey.engine, block, len(self.survey))), axis=0)
+        size = np.sqrt(np.diagonal(products))
         size = np.where(size > 0, size, 1.0)
-        left = (weights @ weights.T) / np.outer(size, size)
+        left = products / np.outer(size, size)
         rank = 0
         for place in range(len(left)):  # elimination leaves the squared residuals on the diagonal
             if left[place, place] > DEPENDENT**2:
                 left = left - np.outer(left[:, place], left[place]) / left[place, place]
                 rank += 1
         return max(rank - 1, 0)
+
+
+def _position(cell: Integers, among: Integers) -> Integers:
+    return np.searchsorted(among, cell)
+
+
+@outlined
+@dataclass(frozen=True)
+class _Sums:
+    """For a block: its cells, and Σw and Σwy of each in every replicate."""
+
+    cell: Column
+    outcome: Column
+    weights: tuple[Column, ...]
+
+    def __call__(self, piece: slice) -> tuple[Integers, Floats, Floats]:
+        own, cell = np.unique(self.cell[piece], return_inverse=True)
+        outcome, (sums, totals) = self.outcome[piece], np.empty((2, len(own), len(self.weights)))
+        for place, column in enumerate(self.weights):
+            weight = column[piece]
+            sums[:, place] = group_sums(cell, len(own), weight)
+            totals[:, place] = group_sums(cell, len(own), weight * outcome)
+        return own, sums, totals
+
+
+@outlined
+@dataclass(frozen=True)
+class _Products:
+    """For a block: the products of the replicate weights, summed over the records in some of the cells."""
+
+    cell: Column
+    weights: tuple[Column, ...]
+    inside: Booleans
+
+    def __call__(self, piece: slice) -> Floats:
+        chosen = self.inside[self.cell[piece]]
+        weights = np.stack([column[piece][chosen] for column in self.weights])
+        return np.asarray(weights @ weights.T)

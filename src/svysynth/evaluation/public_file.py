@@ -80,8 +80,8 @@ def read_public_file(spec: Spec, file: Path) -> Survey:
     refuse_confidential(file, spec.survey.data)
     if not _is_there(file):
         raise bad_figure("--standin", "cannot be found", "give the path of a public file")
-    free: dict[str, Any] = {"data": file, "strata": None, "cluster": None, "fpc": None}
-    free |= {"labels": {}, "levels": {}, "other": {}}
+    free: dict[str, Any] = {"data": file, "strata": None, "cluster": None, "fpc": None, "later": ()}
+    free |= {"fpc_public": False, "labels": {}, "levels": {}, "other": {}}
     try:
         is_synthetic = spec.survey.weight == "weight" and UNSMOOTHED in open_data(file).columns
         weight: dict[str, Any] = {"weight": UNSMOOTHED, "columns": {}} if is_synthetic else {}

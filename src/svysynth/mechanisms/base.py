@@ -27,7 +27,14 @@ from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.findings import Finding, no_clusters, private_filter, whatever_the_mechanism
+from svysynth.mechanisms.findings import (
+    AVERAGE,
+    Finding,
+    no_calibration,
+    no_clusters,
+    private_filter,
+    whatever_the_mechanism,
+)
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
@@ -238,6 +245,7 @@ def find_public(spec: Spec) -> list[Finding]:
     mechanism = mechanism_of(spec.privacy)
     return [
         *whatever_the_mechanism(spec.survey),
+        *([AVERAGE] if spec.estimation.lonely == "average" else []),
         *unsupported(spec.survey, spec.privacy.mechanism, spec.privacy.guarantee),
         *mechanism.find_public(spec),
         *private_filter(spec.survey),
@@ -246,10 +254,10 @@ def find_public(spec: Spec) -> list[Finding]:
 
 def unsupported(survey: SurveySpec, name: str, promise: str) -> list[Finding]:
     """What a mechanism cannot take into account, as its entry in the list says."""
-    member = find_mechanism(name, promise)
-    if member is not None and member.clusters:
-        return []
-    return no_clusters(survey.cluster, f"the mechanism '{name}' ({promise})")
+    member, who = find_mechanism(name, promise), f"the mechanism '{name}' ({promise})"
+    clusters = [] if member is not None and member.clusters else no_clusters(survey.cluster, who)
+    calibration = [] if member is not None and member.calibration else no_calibration(survey, who)
+    return [*clusters, *calibration]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
@@ -285,6 +293,6 @@ class Roles:
     def of(cls, survey: SurveySpec | SurveyFacts) -> Roles:
         """From a spec or a manifest: the outcome is confidential, and so is the weight unless it is public."""
         confidential = (survey.outcome,) if survey.weight_public else (survey.outcome, survey.weight)
-        others = (survey.strata, survey.weight if survey.weight_public else None)
+        others = (survey.strata, survey.released_fpc, survey.weight if survey.weight_public else None)
         public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))
         return cls(confidential, public, survey.where)

@@ -14,7 +14,7 @@ from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
-from svysynth.survey.domains import columns_of_domain, domain_column, public_column
+from svysynth.survey.domains import columns_of_domain, domain_column, public_column, stored_domains
 from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
 
@@ -60,6 +60,25 @@ STAGES = Finding(
 )
 
 
+FPC = Finding(
+    "survey.fpc",
+    "the finite population correction is not declared public",
+    "a release publishes it, because the standard errors depend on it",
+    "set survey.fpc_public = true if it is public knowledge, or leave survey.fpc out, which makes standard errors too "
+    "large",
+    stops=True,
+)
+
+
+AVERAGE = Finding(
+    "estimation.lonely",
+    "releases cannot give a stratum of one unit the average of the others",
+    "software for synthetic files does not agree on which strata to average",
+    "set estimation.lonely to 'certainty' or 'adjust'",
+    stops=True,
+)
+
+
 REPLICATES = Finding(
     "survey.replicates",
     "releases cannot use replicate weights of the file",
@@ -69,20 +88,11 @@ REPLICATES = Finding(
 )
 
 
-CALIBRATION = Finding(
-    "survey.calibration",
-    "releases cannot calibrate weights",
-    "the released counts would not have the declared totals",
-    "make direct tables with `svysynth tables`; leave survey.calibration out for a release",
-    stops=True,
-)
-
-
 def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     """The findings for what no mechanism can take into account, from a spec or a survey."""
-    stages = survey.later if isinstance(survey, SurveySpec) else survey.design.later
+    design = survey if isinstance(survey, SurveySpec) else survey.design
     domains = private_domains(survey) if isinstance(survey, SurveySpec) else unknown_domains(survey)
-    found = (stages, STAGES), (survey.replicates, REPLICATES), (survey.calibration, CALIBRATION)
+    found = (design.later, STAGES), (design.fpc != design.released_fpc, FPC), (survey.replicates, REPLICATES)
     return [*(finding for declared, finding in found if declared), *domains]
 
 
@@ -103,8 +113,7 @@ def private_domains(survey: SurveySpec) -> list[Finding]:
 
 def unknown_domains(survey: Survey) -> list[Finding]:
     """The finding for a domain of a survey that does not follow from its public columns."""
-    private = any(name.startswith(domain_column("")) for name in survey.schema)
-    if not private and (survey.domain is None or domain_column(survey.domain) in survey.domains):
+    if not stored_domains(survey.schema) and (survey.domain is None or domain_column(survey.domain) in survey.domains):
         return []
     what = "the condition names columns that are not public, or too many combinations of levels"
     return [Finding("domain", what, PRIVATE_DOMAIN, PUBLIC_DOMAIN, stops=True)]
@@ -142,6 +151,45 @@ def no_public_weights(spec: Spec) -> list[Finding]:
             stops=True,
         )
     ]
+
+
+def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
+    """The finding for a mechanism whose tables are not made from weights of records, and so cannot be calibrated."""
+    if survey.calibration is None:
+        return []
+    return [
+        Finding(
+            "survey.calibration",
+            f"{who} cannot calibrate weights",
+            "its tables are made from noisy sums, and counts would not have the declared totals",
+            "use guarantee = 'asymptotic' with 'fbs' or 'fbp', or leave survey.calibration out, and declare "
+            "survey.population_total",
+            stops=True,
+        )
+    ]
+
+
+def unfit_calibration(survey: SurveySpec) -> list[Finding]:
+    """The findings for a calibration that synthetic weights could fail after the charge, or that cannot apply."""
+    if survey.calibration is None:
+        return []
+    found = (
+        (
+            survey.calibration.method == "linear" and len(survey.calibration.margins) > 1,
+            "survey.calibration.method",
+            "is 'linear', and a release cannot use it with several margins",
+            "weights of a synthetic file could become negative, which would be known only after the charge",
+            "use method = 'rake', whose standard errors are nearly the same",
+        ),
+        (
+            survey.weight_public,
+            "survey.calibration",
+            "a release cannot calibrate weights that are public",
+            "public weights are kept as they are",
+            "leave survey.weight_public out, or leave survey.calibration out",
+        ),
+    )
+    return [Finding(place, what, why, remedy, stops=True) for holds, place, what, why, remedy in found if holds]
 
 
 def undeclared(survey: Survey, spec: SurveySpec) -> list[Finding]:

@@ -22,6 +22,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import MOST_BY_COLUMNS, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.streams import Streams
+from svysynth.estimation.calibration import uncalibrated
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.findings import LAPLACE, Finding, no_clusters, refuse, whatever_the_mechanism
 from svysynth.mechanisms.model_fit import Misfit, measure_misfit, simulate_misfit
@@ -100,7 +101,9 @@ def examine_values(survey: Survey) -> list[Finding]:
 def examine_model(
     survey: Survey, formula: str | None, tables: Sequence[TableSpec], direct: pl.DataFrame | None = None
 ) -> Examined:
-    """Find out whether FBS and FBP can represent the distribution of these data."""
+    """Find out whether FBS and FBP can represent the distribution of these data, with the weights of the file."""
+    if survey.calibration is not None:
+        survey, direct = uncalibrated(survey), None
     found = [
         *whatever_the_mechanism(survey),
         *_weights(survey),

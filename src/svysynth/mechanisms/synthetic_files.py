@@ -8,18 +8,23 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from svysynth.core.engine import LOCAL, frame_ranges
 from svysynth.core.errors import SurveyError
+from svysynth.core.spec.calibration import CalibrationSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
+from svysynth.estimation.calibration import uncalibrated
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
+from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.manifest import Manifest
 from svysynth.privacy.release import MICRODATA_DIGITS, endings, rounded, survey_of_microdata
 from svysynth.survey.files import open_data, read_columns
@@ -61,8 +66,10 @@ def read_synthetic(
     public: str | Sequence[str],
     strata: str | None = None,
     cluster: str | None = None,
+    fpc: str | None = None,
     transform: Transform = "log",
     weight_public: bool = False,
+    calibration: CalibrationSpec | Mapping[str, Any] | None = None,
     rules: Rules = "weighted",
     strata_in_variance: bool = True,
     domain: str | None = None,
@@ -73,8 +80,8 @@ def read_synthetic(
     `domain` restricts all tables to a part of the population, and `domains` can be those of single tables. Their
     conditions are about the files, which have labels where the survey may have codes.
 
-    The files may be frames. `weight_public` is the setting of the spec. `rules` and `strata_in_variance` are those of
-    the model that made the files; the report of the release states them.
+    The files may be frames. `weight_public` and `calibration` are those of the spec. `rules` and `strata_in_variance`
+    are those of the model that made the files; the report of the release states them.
     """
     remedy = "give a list with the paths of all synthetic files of a release"
     if isinstance(files, str | os.PathLike) or not isinstance(files, Sequence) or not files:
@@ -88,8 +95,10 @@ def read_synthetic(
             public=public,
             strata=strata,
             cluster=cluster,
+            fpc=fpc,
             transform=transform,
             weight_public=weight_public,
+            calibration=calibration,
             domain=domain,
             domains=domains,
         )
@@ -108,7 +117,7 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
     domains = manifest.survey.known_domains
     with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
         source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
-        if spec.estimation.variance == "taylor" and is_large(source):
+        if spec.estimation.variance == "taylor" and source.fpc is None and is_large(source):
             labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
             source = source.model_copy(update={"labels": labels})
             survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))
@@ -116,7 +125,25 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
             survey = replace(survey, domain=spec.survey.domain, domains=domains)
         else:
             survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels, domains)
+        if not _meets_totals(survey):
+            raise wrong(f"has a synthetic file whose weights do not have the declared totals ({path.name})")
         return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)
+
+
+def _meets_totals(survey: Survey) -> bool:
+    """Whether the counts of a synthetic file are the totals that its weights were calibrated to, up to rounding."""
+    if survey.calibration is None:
+        return True
+    tables = [TableSpec(by=margin.by, statistics=("count",)) for margin in survey.calibration.margins]
+    for weight in (SMOOTHED, UNSMOOTHED):
+        one, anything = (
+            replace(survey, design=replace(survey.design, weight=weight)),
+            EstimationSpec(lonely="certainty"),
+        )
+        counts, totals = (tabulate_all(each, tables, anything)["estimate"] for each in (uncalibrated(one), one))
+        if not np.allclose(counts, totals, rtol=ROUNDED, atol=0):
+            return False
+    return True
 
 
 def _check_microdata(file: DataFile, manifest: Manifest) -> None:

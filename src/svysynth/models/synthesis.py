@@ -1,8 +1,9 @@
 """Synthesis: one posterior draw becomes one synthetic survey, with smoothed weights (paper §2.1, §2.2).
 
 The public columns and the strata are as given; outcome and weight are drawn from the model. Rows come in a random order
-and ids are fresh, so that a row's position says nothing. Weights are scaled to the declared population total. Random
-numbers depend on the position in the synthetic file, so that the file is the same however the work is divided.
+and ids are fresh, so that a row's position says nothing. Weights are scaled to the declared population total, or
+calibrated to declared totals of public columns. Random numbers depend on the position in the synthetic file, so that
+the file is the same however the work is divided.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import polars as pl
 
 from svysynth.core.engine import BLOCK, map_blocks
 from svysynth.core.errors import SurveyError
-from svysynth.core.grouping import Floats, Integers
+from svysynth.core.grouping import Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.privacy import DRAWS_APART
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform, restored
+from svysynth.estimation.calibration import Totals, totals_of_groups
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Model
@@ -81,6 +83,9 @@ def synthesize_draws(
         remedy = "declare the published figure that released weights are scaled to"
         raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
     groups, size, kept = survey.groups, len(survey), None
+    fpc = survey.design.released_fpc
+    if fpc is not None and digits is not None:
+        groups = replace(groups, frame=groups.frame.with_columns(pl.col(fpc).round_sig_figs(digits)))
     if survey.weight_public:
         kept = groups.frame[survey.design.weight].to_numpy()
         groups = replace(groups, frame=groups.frame.drop(survey.design.weight))
@@ -89,8 +94,10 @@ def synthesize_draws(
     for number, draw in enumerate(draws):
         numbers = {name: np.asarray(value) for name, value in draw.items()}
         block = _Block(model, numbers, rows, groups.count, size, number, streams)
-        weights: _ScaledWeights | _KeptWeights
-        if kept is None:
+        weights: _ScaledWeights | _CalibratedWeights | _KeptWeights
+        if kept is None and survey.calibration is not None:
+            weights = _calibrated(block, totals_of_groups(survey, survey.calibration, groups.frame), survey)
+        elif kept is None:
             sums = map_blocks(survey.engine, _WeightSums(block), size)
             total = survey.population_total or 0.0
             weights = _ScaledWeights(tuple(_scale(column, total) for column in zip(*sums, strict=True)))
@@ -248,6 +255,46 @@ class _ScaledWeights:
 
 @outlined
 @dataclass(frozen=True)
+class _GroupSums:
+    """The largest log weight of a block and Σexp(log weight − largest) of each calibration cell, for both weights."""
+
+    block: _Block
+    totals: Totals
+
+    def __call__(self, piece: slice) -> tuple[tuple[float, Floats], tuple[float, Floats]]:
+        group, _, v, smoothed = self.block(piece)
+        return self._sums(group, smoothed), self._sums(group, v)
+
+    def _sums(self, group: Integers, log_weight: Floats) -> tuple[float, Floats]:
+        largest = float(log_weight.max())
+        return largest, group_sums(self.totals.cell[group], self.totals.cells, np.exp(log_weight - largest))
+
+
+def _calibrated(block: _Block, totals: Totals, survey: Survey) -> _CalibratedWeights:
+    """Smoothed and unsmoothed weights, each calibrated to the totals."""
+    columns = zip(*map_blocks(survey.engine, _GroupSums(block, totals), block.size), strict=True)
+    scales = []
+    for parts in columns:
+        largest = max(one for one, _ in parts)
+        sums = sum(part * math.exp(one - largest) for one, part in parts)
+        scales.append((largest, totals.factors(np.asarray(sums)[:, np.newaxis])[totals.cell, 0]))
+    return _CalibratedWeights(tuple(scales))
+
+
+@outlined
+@dataclass(frozen=True)
+class _CalibratedWeights:
+    """Smoothed and unsmoothed weights from their logarithms, with the factor of each group."""
+
+    scales: tuple[tuple[float, Floats], ...]
+
+    def __call__(self, group: Integers, v: Floats, smoothed: Floats) -> tuple[Floats, Floats]:
+        (largest, scale), (largest_drawn, scale_drawn) = self.scales
+        return np.exp(smoothed - largest) * scale[group], np.exp(v - largest_drawn) * scale_drawn[group]
+
+
+@outlined
+@dataclass(frozen=True)
 class _KeptWeights:
     """Public weights: each record has its group's."""
 
@@ -262,7 +309,7 @@ class _Columns:
     """A block of a synthetic survey: the group, the outcome, the smoothed and the unsmoothed weight of each record."""
 
     block: _Block
-    weights: _ScaledWeights | _KeptWeights
+    weights: _ScaledWeights | _CalibratedWeights | _KeptWeights
     transform: Transform
     digits: int | None
 

@@ -3,7 +3,8 @@
 Two neighbouring data sets differ in one respondent's outcome and weight: blanked out, so that the respondent says
 nothing, or changed to any others. The public columns, the strata and the number of records in each cell stay as they
 are. Where whole records are protected, two neighbouring data sets differ in one record, which is added or removed, or
-changed in any of its columns. ε bounds the absolute log ratio of the probabilities of any result under the two.
+changed in any of its columns. Where whole clusters are protected, the answers of all respondents of one cluster differ.
+ε bounds the absolute log ratio of the probabilities of any result under the two.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from svysynth.core.notebook import Html, card
 from svysynth.core.registry import Accounting
-from svysynth.core.spec.privacy import Protected
+from svysynth.core.spec.privacy import Protected, Unit
 
 Kind = Literal["asymptotic", "global", "none"]
 NOT_DIFFERENTIAL_PRIVACY = "This is not differential privacy"
@@ -37,8 +38,11 @@ class Guarantee(BaseModel):
     """ε for the two being changed; where whole records are protected, for a whole record being changed."""
     protects: Protected = "answers"
     """The confidential columns of a respondent, or the whole record, including whether there is one."""
+    unit: Unit = "respondent"
+    """Whose answers may differ: those of one respondent, or those of all respondents of one cluster."""
     largest_bound: float | None
-    """Δ = ε/(2m), the target that each record's weighted bound was held to; None where there are no bounds."""
+    """Δ = ε/(2m), the target that each record's weighted bound was held to, or the sum of these bounds in each cluster
+    if clusters are protected; None where there are no bounds."""
     datasets: int
     """How many draws, and so synthetic files, the ε covers; 0 for tables alone."""
     confidential: tuple[str, ...]
@@ -92,8 +96,11 @@ class Guarantee(BaseModel):
             )
         what = self.covers
         are, they = ("are", "they are") if len(self.confidential) > 1 else ("is", "it is")
+        one, whose = "respondent", "a respondent's"
+        if self.unit == "cluster":
+            one, whose, are, they = "cluster of respondents", "a whole cluster's", "are", "they are"
         small = (
-            f"ε = {self.epsilon_blanked:g} if a respondent's {secret} {are} blanked out, and "
+            f"ε = {self.epsilon_blanked:g} if {whose} {secret} {are} blanked out, and "
             f"{self.epsilon_changed:g} if {they} changed"
         )
         if self.protects == "record":
@@ -108,13 +115,13 @@ class Guarantee(BaseModel):
             )
         if self.kind == "global":
             return (
-                f"Whatever any one respondent had answered, the probability of exactly these results ({what}) would "
+                f"Whatever any one {one} had answered, the probability of exactly these results ({what}) would "
                 f"be the same up to a factor of exp(ε): {small}.",
                 f"This holds for every data set, whatever else anyone knows. {given}",
             )
         return (
             f"{NOT_DIFFERENTIAL_PRIVACY}: it is the paper's asymptotic guarantee. It limits how much {what} depend "
-            f"on the {secret} of any one respondent: {small}, where exp(ε) bounds how much more or less probable any "
+            f"on the {secret} of any one {one}: {small}, where exp(ε) bounds how much more or less probable any "
             "result could become.",
             "The bound was computed from the data at hand. It holds asymptotically, more surely the larger the survey; "
             f"it is not a promise for every possible data set. {given}",
@@ -131,6 +138,7 @@ def asymptotic(
     transform: str,
     draws: int,
     universe: str | None = None,
+    unit: Unit = "respondent",
 ) -> Guarantee:
     """The paper's guarantee: ε = 2·Δ_α·m for a respondent blanked out, and twice that for one changed."""
     return Guarantee(
@@ -143,6 +151,7 @@ def asymptotic(
         confidential=confidential,
         public=public,
         universe=universe,
+        unit=unit,
         transform=transform,
         units="weights scaled to mean 1",
         sampler="Hamiltonian Monte Carlo (approximate)",
@@ -179,6 +188,7 @@ def measured(
     transform: str,
     universe: str | None = None,
     public_scales: bool = False,
+    unit: Unit = "respondent",
 ) -> Guarantee:
     """The guarantee of noisy sums: ε for a respondent changed, and half of it for one blanked out.
 
@@ -194,6 +204,7 @@ def measured(
         confidential=confidential,
         public=public,
         universe=universe,
+        unit=unit,
         transform=transform,
         units=f"in {'public scales' if public_scales else 'scales from noisy histograms'}, clamped to public bounds",
     )

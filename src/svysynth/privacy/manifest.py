@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from svysynth.core.registry import mechanism_names
+from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
-from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme
+from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme, Unit
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
 from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
@@ -48,6 +49,8 @@ class SurveyFacts(_Part):
     strata: str | None
     cluster: str | None = None
     """The column of clusters; None if there are none. Their numbers in synthetic files are new."""
+    fpc: str | None = None
+    """The column of the finite population correction of each stratum; None if there is none."""
     public: tuple[str, ...]
     where: str | None
     """The condition that says which records take part; None where all do."""
@@ -57,6 +60,8 @@ class SurveyFacts(_Part):
     variable_labels: dict[str, str] = Field(default_factory=dict)
     """The labels of columns that have one."""
     population_total: float | None
+    calibration: CalibrationSpec | None
+    """The public totals to which released weights are calibrated."""
     records: int
     """The number of records; where whole records are protected, with noise."""
     domain: str | None = None
@@ -71,6 +76,11 @@ class SurveyFacts(_Part):
             domain_column(one.condition): PublicDomain.of_parts(one.columns, one.parts, self.levels)
             for one in self.domains
         }
+
+    @property
+    def released_fpc(self) -> str | None:
+        """The column of the finite population correction, which is public."""
+        return self.fpc
 
 
 def _released_mechanism(name: str) -> str:
@@ -91,6 +101,8 @@ class PrivacyFacts(_Part):
     datasets: int
     guarantee: Literal["asymptotic", "global"]
     protect: Protected
+    unit: Unit = "respondent"
+    """Whose answers are protected together: one respondent's, or those of a whole cluster."""
     scales: Scales | None
     constants: StandInSpec | None
     """The public constants that give the scales, where `scales` says so."""
@@ -144,7 +156,7 @@ class Manifest(_Part):
 
     def spec(self) -> Spec:
         """As much of the spec as making the tables again needs."""
-        roles = ("outcome", "weight", "weight_public", "transform", "strata", "cluster", "public", "population_total")
-        own = {role: getattr(self.survey, role) for role in roles}
-        survey = {"data": Path("microdata"), "domain": self.survey.domain} | own
+        roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "fpc", "public"]
+        own = {role: getattr(self.survey, role) for role in (*roles, "population_total", "calibration", "domain")}
+        survey = {"data": Path("microdata"), "fpc_public": self.survey.fpc is not None} | own
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

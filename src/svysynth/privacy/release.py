@@ -191,11 +191,12 @@ def survey_of_microdata(
     labelled += [pl.col(cluster).cast(pl.Int64)] if cluster and cluster not in columns else []
     return SurveyInMemory(
         spec.survey.outcome,
-        Design(SMOOTHED, strata, cluster),
+        Design(SMOOTHED, strata, cluster, spec.survey.released_fpc, fpc_public=spec.survey.fpc_public),
         spec.survey.public,
         spec.survey.transform,
         spec.survey.population_total,
         weight_public=spec.survey.weight_public,
+        calibration=spec.survey.calibration,
         domain=spec.survey.domain,
         domains=domains,
         frame=frame.drop("id").with_columns(labelled),

@@ -32,6 +32,13 @@ class Design:
     fpc: str | None = None
     later: tuple[StageSpec, ...] = ()
     """The stages of sampling after the first."""
+    fpc_public: bool = False
+    """Whether the finite population correction is declared public."""
+
+    @property
+    def released_fpc(self) -> str | None:
+        """The column of the finite population correction that a release publishes, if there is one."""
+        return self.fpc if self.fpc_public else None
 
 
 @outlined
@@ -187,7 +194,7 @@ def _unsampled_fraction(
         raise SurveyError("design", "survey.fpc", problem, "give each stratum one value")
     if np.any(fpc <= 0):
         raise SurveyError("design", "survey.fpc", "the column has values that are not positive", "correct them")
-    sizes = psus / value if fractions else value
+    sizes = _sizes(value, psus, fractions)
     too_small = int(np.sum(sizes < psus * (1 - 1e-12)))
     if too_small:
         raise SurveyError(
@@ -197,3 +204,14 @@ def _unsampled_fraction(
             "give population sizes, counted in clusters where the design has clusters, or sampling fractions",
         )
     return np.clip(1 - psus / sizes, 0, 1)
+
+
+def unsampled_fraction(fpc: Floats, psus: Integers) -> Floats:
+    """1 − f per stratum, from the correction and the number of units of each, with nothing for a fully observed one."""
+    unsampled = np.clip(1 - psus / _sizes(fpc, psus, bool(np.all(fpc <= 1))), 0, 1)
+    return np.where(unsampled < EXHAUSTED, 0.0, unsampled)
+
+
+def _sizes(value: Floats, psus: Integers, fractions: bool) -> Floats:
+    """The number of units in the population of each stratum."""
+    return np.asarray(psus / value if fractions else value)

@@ -9,7 +9,7 @@ cells, and the column follows from them: it exists in synthetic files too. Other
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,7 +160,7 @@ def _look_up(
         every = every.with_columns(_as_in_file(own, types[column]).gather(place))
     inside = inside_of(every, domain, file).to_numpy()
     if not inside.any():
-        raise _nothing_inside()
+        raise nothing_inside()
     return PublicDomain(tuple(public.values()), inside.reshape(sizes))
 
 
@@ -169,6 +169,11 @@ def _as_in_file(codes: pl.Series, dtype: pl.DataType) -> pl.Series:
     if dtype == pl.Boolean:
         return codes.replace_strict({"true": True, "false": False}, default=None, return_dtype=pl.Boolean)
     return codes.cast(dtype, strict=False)
+
+
+def stored_domains(columns: Iterable[str]) -> list[str]:
+    """The columns of domains among some columns."""
+    return [column for column in columns if column.startswith(domain_column(""))]
 
 
 def read_domains(
@@ -183,9 +188,14 @@ def read_domains(
             continue
         inside = inside_of(frame, domain, file)
         if not inside.any():
-            raise _nothing_inside()
-        told = pl.when(inside).then(pl.lit(LEVELS[INSIDE])).otherwise(pl.lit(LEVELS[1 - INSIDE]))
-        yield pl.select(told.cast(pl.Enum(LEVELS)).alias(domain_column(domain))).to_series()
+            raise nothing_inside()
+        yield told_inside(domain_column(domain), inside)
+
+
+def told_inside(name: str, inside: pl.Series) -> pl.Series:
+    """The column of a domain, from whether each record is inside."""
+    told = pl.when(inside).then(pl.lit(LEVELS[INSIDE])).otherwise(pl.lit(LEVELS[1 - INSIDE]))
+    return pl.select(told.cast(pl.Enum(LEVELS)).alias(name)).to_series()
 
 
 def inside_of(frame: pl.DataFrame, domain: str, file: DataFile) -> pl.Series:
@@ -206,6 +216,7 @@ def codes_of(frame: pl.DataFrame, column: str, domains: Mapping[str, PublicDomai
     return domain.holds([frame[name].to_physical().to_numpy() for name in domain.columns]).astype(np.int8)
 
 
-def _nothing_inside() -> SurveyError:
+def nothing_inside() -> SurveyError:
+    """The error for a domain without any record."""
     remedy = "loosen the condition in survey.domain, survey.domains or the table's domain"
     return SurveyError("data", PLACE, "has no record inside", remedy)

@@ -28,10 +28,22 @@ from svysynth.core.spec.whole import Spec
 from svysynth.survey.columns import not_listed, numbers, refuse_missing
 from svysynth.survey.columns_as_declared import as_declared, columns_of_file, refuse_unlisted, with_labels
 from svysynth.survey.design import Design
+from svysynth.survey.domains import (
+    INSIDE,
+    PublicDomain,
+    columns_of_domains,
+    domain_column,
+    inside_of,
+    nothing_inside,
+    public_domains,
+    seen_by_domains,
+    stored_domains,
+)
 from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.parquet import count_rows, read_rows
-from svysynth.survey.on_disk import SurveyOnDisk, create_columns, store_survey
+from svysynth.survey.groups import Groups
+from svysynth.survey.on_disk import SurveyOnDisk, create_columns, split_groups, store_survey
 from svysynth.survey.roles import (
     check_ranges,
     counted_as_other,
@@ -44,7 +56,7 @@ from svysynth.survey.roles import (
     require_records,
 )
 from svysynth.survey.row_filter import condition_columns, parse_condition
-from svysynth.survey.survey import Groups, Survey, SurveyInMemory, survey_from_file
+from svysynth.survey.survey import Survey, SurveyInMemory, survey_from_file
 
 MOST_IN_MEMORY = 2_000_000
 """The most records of a survey that is read as a whole."""
@@ -66,10 +78,6 @@ def undivided_design(spec: Spec) -> str | None:
     """The setting of the design or the estimation that needs all records at once, if there is one."""
     if spec.estimation.variance != "taylor":
         return "estimation.variance"
-    if spec.survey.domains:
-        return "domain"
-    if spec.survey.replicates:
-        return "survey.replicates"
     if spec.survey.later:
         return "survey.cluster"
     return "survey.fpc" if spec.survey.fpc else None
@@ -130,7 +138,7 @@ def _refuse_without_room(folder: Path, records: int, columns: int) -> None:
 
 
 def _no_room() -> SurveyError:
-    remedy = "free some space on its disk: about 20 bytes for each record are needed"
+    remedy = "free some space on its disk: about 20 bytes for each record are needed, and 8 for each replicate weight"
     return SurveyError("file", "the hidden folder", "cannot hold the columns of the data", remedy)
 
 
@@ -141,7 +149,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     """
     file = open_data(spec.data)
     require_columns([*needed_columns(spec), *also], file.columns)
-    numbers_kept = (spec.outcome, spec.weight, *also)
+    numbers_kept = (spec.outcome, spec.weight, *(spec.replicates.weights if spec.replicates else ()), *also)
     if spec.where is None:  # without a filter the number of records is known before the first pass
         _refuse_without_room(folder, count_rows(file), len(numbers_kept))
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
@@ -152,7 +160,7 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     require_records(labelled, "survey.where" if spec.where else "the data", "loosen the condition")
     file_of_labels = with_labels(file, {name: labelled[name] for name in labelled.columns[:-1]}, spec)
     combinations = labelled.group_by(names).agg(pl.col(labelled.columns[-1]).sum().alias(_free_name(names)))
-    groups, codes, other, group = _number_groups(combinations, file_of_labels, spec)
+    groups, group, codes, other, domains = _number_groups(combinations, file_of_labels, spec)
     _refuse_without_room(folder, sum(kept), len(numbers_kept))
     columns = create_columns(folder, numbers_kept, sum(kept))
     place = Stored.create(folder / "group", np.int32, sum(kept))
@@ -164,7 +172,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     design = Design(spec.weight, spec.strata, spec.cluster)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
     made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
-    return replace(made, calibration=spec.calibration)
+    restricted = replace(made, domain=spec.domain, domains=domains)
+    return replace(restricted, calibration=spec.calibration, replicates=spec.replicates)
 
 
 @outlined
@@ -240,22 +249,34 @@ def _free_name(taken: Sequence[str]) -> str:
 
 
 def _grouping(spec: SurveySpec) -> list[str]:
-    """The columns whose combinations are the groups of records."""
-    return [name for name in declared_columns(spec) if name not in (spec.outcome, spec.weight)]
+    """The columns whose combinations are the groups of records; those of domains come last."""
+    numbers_read = (spec.outcome, spec.weight, *(spec.replicates.weights if spec.replicates else ()))
+    return [*(name for name in declared_columns(spec) if name not in numbers_read), *map(domain_column, spec.domains)]
 
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
-    """Some columns, as the spec declares them, of the rows that its condition keeps."""
-    needed = [*columns_of_file(names, spec), *condition_columns(parse_condition(spec.where))]
+    """Some columns, as the spec declares them, of the rows that its condition keeps; and who is inside the domains."""
+    names = [name for name in names if name not in map(domain_column, spec.domains)]
+    needed = [*columns_of_file(names, spec), *condition_columns(parse_condition(spec.where)), *columns_of_domains(spec)]
     frame = records_that_take_part(read_rows(file, list(dict.fromkeys(needed)), rows), spec, file)
-    return pl.DataFrame(as_declared(frame, names, spec, file))
+    declared = as_declared(frame, names, spec, file)
+    seen = seen_by_domains(frame, declared, spec)
+    inside = {domain_column(domain): inside_of(seen, domain, file).cast(pl.Int8) for domain in spec.domains}
+    return pl.DataFrame(declared | inside)
+
+
+def _types_seen(file: DataFile, spec: SurveySpec) -> pl.Schema:
+    """The types of the columns that the conditions of domains see."""
+    needed = [*columns_of_file(spec.public, spec), *columns_of_domains(spec)]
+    frame = read_rows(file, list(dict.fromkeys(needed)), range(1))
+    return seen_by_domains(frame, as_declared(frame, spec.public, spec, file), spec).schema
 
 
 def _number_groups(
     combinations: pl.DataFrame, file: DataFile, spec: SurveySpec
-) -> tuple[Groups, dict[str, CodeLabels], dict[str, float], Integers]:
-    """The groups of a survey, the labels of its codes, the shares of records that count as the level in `survey.other`,
-    and the group of each combination of values in the file."""
+) -> tuple[Groups, Integers, dict[str, CodeLabels], dict[str, float], dict[str, PublicDomain]]:
+    """The groups of a survey, the group of each combination of values in the file, the labels of its codes, the shares
+    of records that count as the level in `survey.other`, and the domains that follow from public columns."""
     *names, number = combinations.columns
     records = combinations[number].to_numpy()
     for name in (name for name in names if name not in spec.other):
@@ -275,7 +296,11 @@ def _number_groups(
     roles = (spec.outcome, Design(spec.weight, spec.strata, spec.cluster), spec.public)
     # a survey of one record for each combination has the same groups
     groups, group = SurveyInMemory(*roles, frame=pl.DataFrame(columns)).grouped(records)
-    return groups, codes, other, group
+    domains = public_domains(spec, codes, _types_seen(file, spec), file)
+    inside = {name: combinations[name].to_numpy() for name in stored_domains(names) if name not in domains}
+    if not all((own == INSIDE).any() for own in inside.values()):
+        raise nothing_inside()
+    return *split_groups(groups, group, inside, records), codes, other, domains
 
 
 def _missing(series: pl.Series) -> Booleans:

@@ -19,8 +19,9 @@ from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks
 from svysynth.core.grouping import Integers, group_ids
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
-from svysynth.survey.domains import codes_of
-from svysynth.survey.survey import Groups, Survey, SurveyInMemory
+from svysynth.survey.domains import INSIDE, LEVELS, codes_of, stored_domains, told_inside
+from svysynth.survey.groups import Groups
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 
 @final
@@ -90,7 +91,7 @@ class SurveyOnDisk(Survey):
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        return SurveyInMemory(**_roles_of(self), **_variance_of(self), frame=frame)
+        return SurveyInMemory(**_roles_of(self), replicates=self.replicates, frame=frame)
 
     def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
@@ -112,15 +113,35 @@ def sums_of_groups(group: Integers, groups: int, count: Integers) -> Integers:
 def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> SurveyOnDisk:
     """Write a survey that is in memory to a folder, and return it as a survey on disk."""
     # by cell, stratum and cluster, and not by weight
-    groups, place = replace(survey, weight_public=False).grouped(np.ones(len(survey), np.int64))
-    columns = create_columns(folder, (survey.outcome, survey.design.weight), len(survey))
+    each = np.ones(len(survey), np.int64)
+    groups, place = replace(survey, weight_public=False).grouped(each)
+    inside = {name: survey.cell_index([name]) for name in stored_domains(survey.schema)}
+    groups, place = split_groups(groups, place, inside, each)
+    weights = survey.replicates.weights if survey.replicates else ()
+    columns = create_columns(folder, (survey.outcome, survey.design.weight, *weights), len(survey))
     for name, column in columns.items():
         column.write(0, survey.values(name))
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, place)
     where: dict[str, Any] = {"engine": engine, "scratch": folder, "other": survey.other}
-    roles = _roles_of(survey) | _variance_of(survey)
-    return SurveyOnDisk(**roles, **where, columns=columns, group=group, public_part=groups)
+    where |= {"replicates": survey.replicates}
+    return SurveyOnDisk(**_roles_of(survey), **where, columns=columns, group=group, public_part=groups)
+
+
+def split_groups(
+    groups: Groups, place: Integers, inside: Mapping[str, Integers], count: Integers
+) -> tuple[Groups, Integers]:
+    """The groups split by domains that do not follow from public columns, and the new group of every record.
+
+    `place` is the group of every record, `count` the number of records that it stands for, and `inside` has the
+    position of its level in the column of each domain.
+    """
+    for name, level in inside.items():
+        keys, place = np.unique(place * len(LEVELS) + level, return_inverse=True)
+        old, told = keys // len(LEVELS), pl.Series(keys % len(LEVELS) == INSIDE)
+        frame = groups.frame[old].with_columns(told_inside(name, told))
+        groups = Groups(frame, sums_of_groups(place, len(keys), count), groups.cell[old])
+    return groups, place
 
 
 def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str, Stored]:
@@ -131,12 +152,7 @@ def create_columns(folder: Path, names: Sequence[str], length: int) -> dict[str,
 def _roles_of(survey: Survey) -> dict[str, Any]:
     """What a survey has in common with the survey that it is made from."""
     names = "outcome", "design", "public", "transform", "population_total", "codes", "weight_public"
-    return {name: getattr(survey, name) for name in (*names, "domain", "domains")}
-
-
-def _variance_of(survey: Survey) -> dict[str, Any]:
-    """What tables of a survey have to know besides, which synthetic files do not have."""
-    return {"replicates": survey.replicates, "calibration": survey.calibration}
+    return {name: getattr(survey, name) for name in (*names, "domain", "domains", "calibration")}
 
 
 def survey_of_columns(
@@ -151,7 +167,11 @@ def survey_of_columns(
     It is on disk if the other survey has a folder for that, else in memory. Its weight is the first of those named.
     """
     names, records = (like.outcome, *weights), int(groups.count.sum())
-    like = replace(like, design=Design(weights[0], like.design.strata, like.design.cluster))
+    design = like.design
+    like = replace(
+        like,
+        design=Design(weights[0], design.strata, design.cluster, design.released_fpc, fpc_public=design.fpc_public),
+    )
     if like.scratch is None:
         blocks = map_blocks(like.engine, columns, records)
         group, *numbers = (np.concatenate(column) for column in zip(*blocks, strict=True))

@@ -23,7 +23,6 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import LOCAL, Engine
 from svysynth.core.grouping import Floats, Integers, group_ids, smallest_integer
 from svysynth.core.notebook import Html, card
-from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
@@ -31,7 +30,6 @@ from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
-from svysynth.survey.clusters import number_clusters
 from svysynth.survey.columns import not_listed, numbers
 from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
@@ -39,6 +37,7 @@ from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, public_domai
 from svysynth.survey.files import open_data, read_columns
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.frame import column_names, to_polars
+from svysynth.survey.groups import Groups, numbered_units
 from svysynth.survey.roles import (
     check_ranges,
     counted_as_other,
@@ -50,21 +49,6 @@ from svysynth.survey.roles import (
     require_columns,
     require_records,
 )
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """The public part of a survey: each combination of public columns, stratum and cluster, and how often it occurs."""
-
-    frame: pl.DataFrame
-    """One row for each group, in the order of the cells, then of the strata, then of the clusters.
-
-    Clusters have new numbers (`clusters.py`), unless their column is one of the public ones.
-    """
-    count: Integers
-    cell: Integers
-    """The position of each group's cell among the cells that have records."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -176,11 +160,12 @@ class Survey(ABC):
     @final
     @property
     def published(self) -> tuple[str, ...]:
-        """The columns that are released as they are: the public ones, the strata, and weights that are public.
+        """The columns that are released as they are: the public ones, the strata, and a weight and an fpc if public.
 
         Clusters are released too, with new numbers.
         """
-        others = [self.design.strata, self.design.weight if self.weight_public else None]
+        design = self.design
+        others = [design.strata, design.released_fpc, design.weight if self.weight_public else None]
         return tuple(dict.fromkeys([*self.public, *(column for column in others if column)]))
 
     @final
@@ -253,24 +238,12 @@ class SurveyInMemory(Survey):
     def grouped(self, count: Integers) -> tuple[Groups, Integers]:
         """The public part of the records, each of which stands for so many, and the group of every record."""
         cells, _, cell = self.model_cells()
-        unit, units, numbered = self._units(np.asarray(cell), count)
+        unit, units, numbered = numbered_units(self.design, self.index, self.published, np.asarray(cell), count)
         keys, group = group_ids(np.asarray(cell, np.int64) * units + unit, len(cells) * units)
         first = np.empty(len(keys), np.int64)
         first[group[::-1]] = np.arange(len(self))[::-1]
         frame = self.frame.select(self.published).with_columns(numbered)[first]
         return Groups(frame, np.bincount(group, count).astype(np.int64), keys // units), group
-
-    def _units(self, cell: Integers, count: Integers) -> tuple[Integers, int, list[pl.Series]]:
-        """The stratum or the cluster of every record, how many there are, and the column of the clusters' new numbers.
-
-        There is no such column if the clusters are published as they are, or if there are none.
-        """
-        index, column = self.index, self.design.cluster
-        if column is None or index.psu is None:
-            return (index.stratum, index.strata, []) if self.design.strata else (np.zeros(1, np.int64), 1, [])
-        number = number_clusters(cell, index.psu, count, index.psu_stratum)[index.psu]
-        numbered = [] if column in self.published else [pl.Series(column, number + 1)]
-        return number, len(index.psu_stratum), numbered
 
     def values(self, column: str) -> Floats:
         """A column of numbers."""
@@ -311,6 +284,7 @@ def read_survey(
     strata: str | Sequence[str] | None = None,
     cluster: str | Sequence[str] | None = None,
     fpc: str | Sequence[str] | None = None,
+    fpc_public: bool = False,
     transform: Transform = "log",
     population_total: float | None = None,
     replicates: ReplicatesSpec | Mapping[str, Any] | None = None,
@@ -341,6 +315,7 @@ def read_survey(
         "strata": strata,
         "cluster": cluster,
         "fpc": fpc,
+        "fpc_public": fpc_public,
         "transform": transform,
         "population_total": population_total,
         "weight_public": weight_public,
@@ -396,7 +371,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     domains = public_domains(spec, codes, seen.schema, file)
     survey = SurveyInMemory(
         spec.outcome,
-        Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later),
+        Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later, spec.fpc_public),
         spec.public,
         spec.transform,
         spec.population_total,

@@ -2,7 +2,7 @@
 #
 #   Rscript tests/golden/calibration/make.R
 #
-# reads designs of ../survey, ../domains and ../replicate_weights and surveys that come with the package (apiclus1,
+# reads designs of ../survey, ../domains, ../stages and ../replicate_weights and surveys that come with the package (apiclus1,
 # apistrat), and writes, next to this script,
 #   apiclus1.csv, apistrat.csv  the records of these two: the columns used
 #   totals.csv                  the totals of each case, a row for each level (or combination of levels) of a margin
@@ -39,6 +39,16 @@ read <- function(name) {
   list(data = data, design = svydesign(
     ids = if (has("psu")) ~psu else ~1, strata = if (has("stratum")) ~stratum, fpc = if (has("fpc")) ~fpc,
     weights = ~w, data = data, nest = has("stratum")
+  ))
+}
+# Two and three stages of sampling, with the finite population correction of each.
+staged <- function(name) {
+  data <- read.csv(file.path(here, "..", "stages", paste0(name, ".csv")), colClasses = c(a = "character", b = "character"))
+  three <- "fpc3" %in% names(data)
+  data$record <- seq_len(nrow(data))
+  list(data = data, design = svydesign(
+    ids = if (three) ~psu + ssu + record else ~psu + ssu, strata = if (three) ~stratum + psu + ssu,
+    fpc = if (three) ~fpc1 + fpc2 + fpc3 else ~fpc1 + fpc2, weights = ~w, data = data, nest = TRUE
   ))
 }
 replicated <- function(name) {
@@ -148,6 +158,9 @@ for (name in c("apiclus1", "apistrat", "apiclus2"))
   for (method in methods) add(name, read(name), method, setNames(list(everybody, above), c("", "y > 650")))
 for (name in c("simple", "stratified", "stratified_clusters", "stratified_clusters_fpc", "fpc_fractions"))
   for (method in methods) add(name, read(name), method, setNames(list(everybody, heavy), c("", "w > 20 and b = 'b1'")))
+options(survey.ultimate.cluster = FALSE)
+for (name in c("apiclus2", "three_stages"))
+  for (method in methods) add(paste("stages", name), staged(name), method, setNames(list(everybody, above), c("", "y > 650")))
 for (name in c("jk1", "bootstrap"))
   for (method in c("post-stratify a", "rake", "linear")) add(name, replicated(name), method, setNames(list(everybody), ""))
 

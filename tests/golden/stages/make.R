@@ -7,6 +7,7 @@
 #   <design>.csv   the records of each design
 #   values.csv     estimate and standard error of every cell, margin and total of the table by (a, b), in each domain,
 #                  and the degrees of freedom
+#   calibrated.csv the same for two stages with weights calibrated to the totals of a and b, without a domain
 #   versions.txt   the versions of R and of survey that did so
 # The tests read these files; they never call R. Numbers have 17 significant digits.
 
@@ -152,4 +153,12 @@ for (name in c(names(designs), others)) {
   options(survey.lonely.psu = "fail")
 }
 write_numbers(do.call(rbind, values), "values.csv")
+
+# The weights of the schools, raked to known totals of both columns (those of `apipop`).
+data <- read.csv(file.path(here, "apiclus2.csv"))
+design <- calibrate(
+  as_design(data), list(~a, ~b), list(table(a = apipop$stype), table(b = apipop$awards)),
+  calfun = "raking", epsilon = 1e-13, maxit = 1000
+)
+write_numbers(rows("apiclus2", "fail", design, data, "", rep(TRUE, nrow(data))), "calibrated.csv")
 writeLines(c(R.version.string, paste("survey", packageVersion("survey"))), file.path(here, "versions.txt"))

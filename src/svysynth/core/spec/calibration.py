@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
 
@@ -35,14 +35,35 @@ def flattened(totals: Any, columns: int = MOST_COLUMNS) -> Any:
     return tuple(found)
 
 
+def nested(totals: tuple[tuple[tuple[str, ...], float], ...]) -> dict[str, Any]:
+    """Pairs of levels and total as totals nested by level, as a spec and a manifest have them.
+
+    >>> nested(((('E', 'No'), 406), (('E', 'Yes'), 4015), (('M', 'No'), 1018)))
+    {'E': {'No': 406, 'Yes': 4015}, 'M': {'No': 1018}}
+    """
+    found: dict[str, Any] = {}
+    for levels, total in totals:
+        inner = found
+        for level in levels[:-1]:
+            inner = inner.setdefault(level, {})
+        inner[levels[-1]] = total
+    return found
+
+
+Levels = Annotated[tuple[Name, ...], Field(strict=False)]
+Total = Annotated[tuple[Levels, Positive], Field(strict=False)]
+
+
 class MarginSpec(Section):
     """`[[survey.calibration.margins]]`: the totals of the levels of a public column, or of a crossing of columns."""
 
     by: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_COLUMNS, strict=False), BeforeValidator(listed)]
     totals: Annotated[
-        tuple[Annotated[tuple[tuple[Name, ...], Positive], Field(strict=False)], ...],
+        tuple[Total, ...],
         Field(min_length=1, max_length=MOST_TOTALS, strict=False),
         BeforeValidator(flattened),
+        PlainSerializer(nested),
+        WithJsonSchema({"type": "object", "description": "A total for each level, nested where `by` has more columns"}),
     ]
 
     @model_validator(mode="after")

@@ -13,6 +13,8 @@ from svysynth.core.spec.sections import Name, Positive, Range, Section, clash
 
 Scheme = Literal["inverse", "linear", "reweighted"]
 Protected = Literal["answers", "record"]
+Unit = Literal["respondent", "cluster"]
+"""Whose answers are protected together."""
 Scales = Literal["histograms", "standin"]
 DRAWS_APART = 10
 """Released draws are at least this many kept draws apart."""
@@ -51,6 +53,7 @@ class PrivacySpec(Section):
     draws: Annotated[int, Field(ge=400, le=100_000, multiple_of=4)] = 1000
     guarantee: Promise
     protect: Protected = "answers"
+    unit: Unit = "respondent"
     scales: Scales = "histograms"
     correction: bool = True
     bounds: BoundsSpec | None = None
@@ -78,6 +81,15 @@ class PrivacySpec(Section):
         member = find_mechanism(self.mechanism, self.guarantee)
         if self.protect == "record" and not (member and member.whole_records):
             raise clash("'privacy.protect' can be 'record' only for fbs and fbp with the guarantee 'global'")
+        return self
+
+    @model_validator(mode="after")
+    def _clusters_can_be_protected(self) -> Self:
+        member = find_mechanism(self.mechanism, self.guarantee)
+        if self.unit == "cluster" and not (member and member.clusters):
+            raise clash("'privacy.unit' can be 'cluster' only for mechanisms that take clusters into account")
+        if self.unit == "cluster" and self.protect == "record":
+            raise clash("'privacy.unit' cannot be 'cluster' with 'privacy.protect' = 'record'")
         return self
 
     @model_validator(mode="after")

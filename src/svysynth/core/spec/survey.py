@@ -32,6 +32,7 @@ class SurveySpec(Section):
     strata: Name | None = None
     cluster: Name | None = None
     fpc: Name | None = None
+    fpc_public: bool = False
     later: Annotated[tuple[StageSpec, ...], Field(strict=False)] = ()
     public: Annotated[tuple[Name, ...], Field(min_length=1, strict=False), BeforeValidator(listed)]
     population_total: Positive | None = None
@@ -55,6 +56,8 @@ class SurveySpec(Section):
     @model_validator(mode="after")
     def _roles_do_not_clash(self) -> Self:
         check_stages(self.cluster, self.fpc, self.later)
+        if self.fpc_public and self.fpc is None:
+            raise clash("'fpc_public' is set, and there is no 'fpc'")
         no_repeats(self.public, "public")
         for column in self.public:
             if column in TIDY_COLUMNS:
@@ -93,6 +96,11 @@ class SurveySpec(Section):
             if level not in (self.declared(column) or ()):
                 raise clash(f"'other.{column}' is not one of the levels in 'levels.{column}' or 'labels.{column}'")
         return self
+
+    @property
+    def released_fpc(self) -> str | None:
+        """The column of the finite population correction that a release publishes, if there is one."""
+        return self.fpc if self.fpc_public else None
 
     @property
     def fpcs(self) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ class Spec(Section):
     def _synthetic_columns_do_not_clash(self) -> Self:
         survey = self.survey
         if self.privacy is not None and self.privacy.microdata:
-            for column in (survey.outcome, *survey.public, survey.strata, survey.cluster):
+            for column in (survey.outcome, *survey.public, survey.strata, survey.cluster, survey.fpc):
                 if column in MICRODATA_COLUMNS:
                     raise clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")
         return self
@@ -93,6 +93,12 @@ class Spec(Section):
         if self.privacy is not None and self.privacy.scales == "standin" and missing:
             remedy = "add them from public knowledge (svysynth constants helps), or leave 'privacy.scales' out"
             raise clash(f"'privacy.scales' is 'standin', and [standin] lacks {', '.join(missing)}: {remedy}")
+        return self
+
+    @model_validator(mode="after")
+    def _clusters_that_are_protected_are_declared(self) -> Self:
+        if self.privacy is not None and self.privacy.unit == "cluster" and self.survey.cluster is None:
+            raise clash("'privacy.unit' is 'cluster', and survey.cluster is not declared: name the column of clusters")
         return self
 
     @model_validator(mode="after")
@@ -157,4 +163,7 @@ def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
         raise explained(error, place, Spec) from None
     named = [spec.survey.domain, *(table.domain for table in spec.tables), *spec.survey.domains]
     domains = tuple(dict.fromkeys(domain for domain in named if domain))
-    return spec.model_copy(update={"survey": spec.survey.model_copy(update={"domains": domains})})
+    settings: dict[str, Any] = {"domains": domains}
+    if spec.survey.calibration is not None:
+        settings["population_total"] = spec.survey.calibration.total
+    return spec.model_copy(update={"survey": spec.survey.model_copy(update=settings)})

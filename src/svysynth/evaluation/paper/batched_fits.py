@@ -44,7 +44,8 @@ from svysynth.models.records import Records
 from svysynth.models.sampler import Fit, fit_together, padded
 from svysynth.models.sufficient_statistics import linear_statistics_together, no_data
 from svysynth.models.synthesis import choose_draws, draw_keys, make_synthetic, shuffle_keys, synthesize_together
-from svysynth.survey.survey import Groups, SurveyInMemory
+from svysynth.survey.groups import Groups
+from svysynth.survey.survey import SurveyInMemory
 
 BATCH = 1024
 """The number of fits in one program: enough to keep a large graphics processor busy."""

@@ -35,8 +35,7 @@ class ExactCounts:
         off = weights.value - mean[weights.group]
         scatter = group_sums(weights.group, groups, weights.count * off**2)
         places = facts.stratum, np.arange(groups), facts.count
-        sizes = np.bincount(facts.stratum, facts.count, facts.strata).astype(np.int64)
-        index = DesignIndex(facts.stratum, None, facts.stratum, sizes, np.ones(facts.strata))
+        index = DesignIndex(facts.stratum, None, facts.stratum, facts.of_stratum, facts.unsampled)
         return cls(Moments(*places, nothing, mean, nothing, scatter, nothing, nothing), index)
 
     def __call__(

@@ -70,7 +70,7 @@ class FromPublic:
         survey = manifest.survey
         facts = replace(facts, domain=survey.domain, domains=survey.known_domains)
         columns = survey.outcome, survey.strata
-        make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster)
+        make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster, fpc=survey.fpc)
         return cls(make, plan, manifest.estimation)
 
     @property
@@ -152,7 +152,7 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
         and measurement.transform == survey.transform
         and measurement.bounds == privacy.bounds
         and dict(facts.labels) == survey.levels
-        and float(measurement.plan.epsilon) <= privacy.epsilon
+        and float(measurement.plan.epsilon * _records_of_unit(privacy, facts)) <= privacy.epsilon
         and (measurement.plan.sizes > 0) == (measurement.sizes is not None) == (privacy.protect == "record")
         and (measurement.sizes is None or _is_declared(measurement.sizes, facts))
         and (facts.weights is None or _is_of_groups(facts.weights, facts))
@@ -161,6 +161,15 @@ def _check_measurement(measurement: Measurement, facts: PublicFacts, manifest: M
     )
     if not same:
         raise ValueError("the measurement does not belong to the manifest")
+
+
+def _records_of_unit(privacy: PrivacyFacts, facts: PublicFacts) -> int:
+    """The number of records that are protected together: one, or those of the largest cluster."""
+    if privacy.unit == "respondent":
+        return 1
+    if facts.cluster is None:
+        raise ValueError("clusters are protected, and the groups have none")
+    return int(np.bincount(facts.cluster, facts.count).max())
 
 
 def _has_scales_of(privacy: PrivacyFacts, measurement: Measurement) -> bool:

@@ -321,16 +321,16 @@ def _linearised(statistic: Statistic, sums: _Sums, scaled: bool) -> tuple[Floats
 def _design_variance(
     statistic: Statistic, sums: _Sums, cells: CellFigures, facts: PublicFacts, domain: Integers
 ) -> Floats:
-    """E Σ_h n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for the linearised values z of a statistic: draw × domain.
+    """E Σ_h (1 − f_h)·n_h/(n_h − 1)·Σ(z − z̄_h)² under each draw, for linearised values z of a statistic: draw × domain.
 
-    Between cells it is the variance of records at the means of their cells; within cells it is Σ n_c Var z. Files are
-    scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise. The linearised
-    mean is w·1_d(y − ȳ_d)/N_d. All have the form z = w(1_d(a + b·y) − c), with a, b and c constant within a domain. In
-    a proportion of a base, c is zero outside the base.
+    Between cells it is the variance of records at the means of their cells; within cells it is Σ (1 − f)n_c Var z.
+    Files are scaled to the population total N, so the linearised count is w(1_d − N_d/N), and the total likewise. The
+    linearised mean is w·1_d(y − ȳ_d)/N_d. All have the form z = w(1_d(a + b·y) − c), with a, b and c constant within a
+    domain. In a proportion of a base, c is zero outside the base.
     """
     a, b, c = _linearised(statistic, sums, cells.scaled)
     domains = a.shape[1]
-    of_stratum = np.bincount(facts.stratum, facts.count, facts.strata)
+    of_stratum, unsampled = facts.of_stratum, facts.unsampled
     found = np.zeros_like(a)
     for stratum in np.flatnonzero(of_stratum > 1):
         own = np.flatnonzero(facts.stratum == stratum)
@@ -341,14 +341,14 @@ def _design_variance(
         square = a * form + b * (a * ((ww * outcome) @ inside) + b * ((ww * outcome**2) @ inside))
         square += c * (c * (ww @ in_base) - 2 * form)
         total = a * (w @ inside) + b * ((w * outcome) @ inside) - c * (w @ in_base)
-        found = found + size / (size - 1) * np.maximum(square - total**2 / size, 0.0)
+        found = found + unsampled[stratum] * size / (size - 1) * np.maximum(square - total**2 / size, 0.0)
     return found + _within_cells(cells, facts, sums.in_base, domain, a, b, c)
 
 
 def _within_cells(
     cells: CellFigures, facts: PublicFacts, in_base: Floats, domain: Integers, a: Floats, b: Floats, c: Floats
 ) -> Floats:
-    """Σ n_c Var z, with z = w(1_d(a + b·y) − c·1_base)."""
+    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c·1_base)."""
     cell = facts.cell
     mean, outcome, second = (values[:, cell] for values in (cells.weight, cells.outcome, cells.squared_weight))
     tilted, spread = cells.tilted_outcome[:, cell], cells.tilted_variance[:, cell]
@@ -373,7 +373,8 @@ def _not_followed(
     moments = first, outcome * first + both, outcome**2 * first + 2 * outcome * both + last
     found = _quadratic(tuple(weight**2 * moment for moment in moments), facts, sums.in_base, domain, a, b, c)
     common = b * ((weight * np.sqrt(last) * facts.count) @ np.eye(a.shape[1])[domain])
-    return np.asarray(np.maximum(found - common**2 / facts.count.sum(), 0.0))
+    unsampled = np.average(facts.unsampled[facts.stratum], weights=facts.count)
+    return np.asarray(np.maximum(found - unsampled * common**2 / facts.count.sum(), 0.0))
 
 
 def _quadratic(
@@ -385,9 +386,9 @@ def _quadratic(
     b: Floats,
     c: Floats,
 ) -> Floats:
-    """Σ n_c Var z, with z = w(1_d(a + b·y) − c·1_base), from the variances and covariance of w and wy in each group."""
-    inside = np.eye(a.shape[1])[domain]
-    of_weight, of_both, of_outcome = ((moment * facts.count) @ inside for moment in moments)
-    whole = ((moments[0] * facts.count) @ in_base)[:, np.newaxis]
+    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c·1_base), from the variances and covariance of w and wy."""
+    inside, count = np.eye(a.shape[1])[domain], facts.count * facts.unsampled[facts.stratum]
+    of_weight, of_both, of_outcome = ((moment * count) @ inside for moment in moments)
+    whole = ((moments[0] * count) @ in_base)[:, np.newaxis]
     own = (a - c) ** 2 * of_weight + 2 * (a - c) * b * of_both + b**2 * of_outcome
     return np.asarray(np.maximum(own, 0.0) + c**2 * (whole - of_weight))

@@ -59,8 +59,9 @@ from svysynth.mechanisms.noisy_sums.residuals import (
 from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.release import MICRODATA_DIGITS, as_published
 from svysynth.survey.design import Design
+from svysynth.survey.groups import Groups
 from svysynth.survey.on_disk import survey_of_columns
-from svysynth.survey.survey import Groups, Survey, SurveyInMemory
+from svysynth.survey.survey import Survey, SurveyInMemory
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 PRECISION = 1e-12
@@ -104,6 +105,8 @@ class FileMaker:
     scratch: Path | None = None
     """The folder for files that are too long for memory, while they are needed as surveys."""
     cluster: str | None = None
+    fpc: str | None = None
+    """The column of the finite population correction."""
 
     def __call__(self, draw: int) -> FileOfDraw:
         """The file of a draw, counted from 1."""
@@ -141,9 +144,10 @@ class FileMaker:
     def survey(self, draw: int) -> Survey:
         """The file of a draw as a survey, in memory or in the scratch folder."""
         groups = self.groups
+        fpc = self.fpc, (), self.fpc is not None
         roles = (
             self.outcome,
-            Design(SMOOTHED, self.strata, self.cluster),
+            Design(SMOOTHED, self.strata, self.cluster, *fpc),
             tuple(self.facts.labels),
             self.measurement.transform,
         )
@@ -173,6 +177,8 @@ class FileMaker:
             columns[self.strata] = pl.Series(facts.stratum.astype(np.int32))
         if self.cluster and self.cluster not in columns and facts.cluster is not None:
             columns[self.cluster] = pl.Series(facts.cluster + 1)
+        if self.fpc and facts.fpc is not None:
+            columns[self.fpc] = pl.Series(facts.fpc[facts.stratum]).round_sig_figs(MICRODATA_DIGITS)
         return Groups(pl.DataFrame(columns), facts.count, facts.cell)
 
 

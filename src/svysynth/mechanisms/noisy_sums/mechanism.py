@@ -61,6 +61,7 @@ from svysynth.mechanisms.noisy_sums.published import (
 from svysynth.mechanisms.noisy_sums.requirements import bounds_of, constants_of, privacy_of, unmet_requirements
 from svysynth.mechanisms.suitability import Examined, examine_bounds, examine_values
 from svysynth.mechanisms.synthetic_files import file_names
+from svysynth.mechanisms.unit import epsilon_of_record
 from svysynth.models.base import CovariancePrior, make_model
 from svysynth.privacy.guarantee import Guarantee, measured, measured_records
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
@@ -149,6 +150,7 @@ class NoisySums(Mechanism):
             if clusters is not None and not min(clusters.freedom, clusters.degrees_of_freedom) >= FEWEST_FREE_CLUSTERS:
                 problem = "there are too few clusters in each stratum or cell to estimate the variance between clusters"
                 raise SurveyError("spec", "survey.cluster", problem, f"{merge}, or merge strata")
+        epsilon_of_record(privacy_of(spec).epsilon, privacy_of(spec).unit, survey)  # refuses one that is too small
         if len(survey) > MOST_RECORDS:
             raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
 
@@ -166,7 +168,8 @@ class NoisySums(Mechanism):
         if privacy.protect == "record":
             columns = tuple(dict.fromkeys([*roles.confidential, *roles.public]))
             return measured_records(*stated, columns=columns, transform=transform, public_scales=constants)
-        return measured(*stated, transform=transform, public_scales=constants, **vars(roles))
+        unit = privacy.unit
+        return measured(*stated, unit=unit, transform=transform, public_scales=constants, **vars(roles))
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
         """Pay, measure once, and then use the measurement and public facts alone."""
@@ -185,8 +188,10 @@ class NoisySums(Mechanism):
         if privacy.datasets:
             progress("making synthetic files")
         files = FilePlan.of(privacy.draws, privacy.datasets, streams)
-        columns, where = (survey.outcome, survey.design.strata), (survey.engine, survey.scratch)
-        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where, survey.design.cluster)
+        design = survey.design
+        columns, where = (survey.outcome, design.strata), (survey.engine, survey.scratch)
+        own = design.cluster, design.released_fpc
+        make = FileMaker(fitted.drawn, measurement, facts, files.seed, *columns, *where, *own)
         synthetic = self.synthetic(tuple(make.survey(draw) for draw in files.draws), privacy.mechanism, spec.model)
         attachments = {
             MEASUREMENT: measurement_json(measurement, facts, files),
@@ -246,6 +251,7 @@ def prior_of(name: str, settings: ModelSpec) -> CovariancePrior:
 def _measure(survey: Survey, spec: Spec, epsilon: float, noise: Noise) -> tuple[Measurement, PublicFacts]:
     protect, transform = privacy_of(spec).protect, spec.survey.transform
     constants, tables = constants_of(spec), spec.requested_tables
+    epsilon = epsilon_of_record(epsilon, privacy_of(spec).unit, survey)
     return measure_survey(survey, protect, tables, bounds_of(spec), transform, epsilon, noise, constants)
 
 

@@ -98,6 +98,7 @@ def measurement_json(measurement: Measurement, facts: PublicFacts, files: FilePl
             "levels": {column: list(labels) for column, labels in facts.labels.items()},
             "cells": facts.codes.tolist(),
             "groups": {name: getattr(facts, name).tolist() for name in ("cell", "stratum", "count")},
+            **({} if facts.fpc is None else {"fpc": facts.fpc.tolist()}),
         },
     }
     between = measurement.between
@@ -155,6 +156,7 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
         count,
         weights,
         cluster=np.array(public["groups"]["cluster"], np.int64) if plan.clusters else None,
+        fpc=np.array(public["fpc"], np.float64) if "fpc" in public else None,
     )
     scales = Scale(**content["outcome_scale"]), Scale(**content["weight_scale"])
     scaling = Scaling(*scales, content["reach"], plan.weights_public)

@@ -17,7 +17,6 @@ SCALED = "weights are scaled to the published population total"
 LOGARITHM = "values clamped to these bounds are log-transformed"
 NO_FORM = "fbs and fbp with guarantee = 'global' do not support it"
 TAYLOR = "set estimation.variance = 'taylor'"
-INSTEAD = "leave survey.fpc out, or use mechanism = 'laplace'"
 DROWNED = "the noise would hide everything about the answers"
 ONE_FILE = Finding(
     "privacy.datasets",
@@ -62,13 +61,12 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
             "leave survey.weight_public out: weights are then modelled",
         ),
         (
-            spec.estimation.lonely == "average",
-            "estimation.lonely",
-            "requests the average of other strata",
+            survey.fpc is not None and survey.cluster is not None,
+            "survey.fpc",
+            "requests a finite population correction of clusters",
             NO_FORM,
-            "set estimation.lonely to 'certainty' or 'adjust'",
+            "leave survey.fpc out: standard errors are then too large",
         ),
-        (survey.fpc is not None, "survey.fpc", "requests a finite population correction", NO_FORM, INSTEAD),
         (
             privacy_of(spec).epsilon < LEAST_EPSILON,
             "privacy.epsilon",
@@ -111,6 +109,13 @@ def _of_whole_records(spec: Spec) -> list[Finding]:
             f"does not list the levels of column '{next(iter(missing), '')}'",
             "the levels that occur in the file would reveal something about single records",
             "list all levels in survey.levels, or declare bands or recodes in survey.columns, from public knowledge",
+        ),
+        (
+            survey.fpc is not None,
+            "survey.fpc",
+            "cannot be used where whole records are protected",
+            "the number of records in a stratum, and so its sampled fraction, is not public",
+            "leave survey.fpc out: standard errors are then too large",
         ),
         (
             survey.where is not None,

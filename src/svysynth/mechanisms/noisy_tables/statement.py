@@ -54,7 +54,7 @@ def notes_on(survey: Survey, grid: Grid, strata: Strata, noise: Noise | None) ->
             "differ, these standard errors are too large rather than too small."
         )
     if survey.design.fpc is not None:
-        notes.append("The finite population correction is treated as public.")
+        notes.append("The finite population correction of each stratum is public.")
     if not isinstance(noise or OpenDPNoise(), OpenDPNoise):
         notes.append("NOT FOR RELEASE: the noise was made for a study.")
     return tuple(notes)

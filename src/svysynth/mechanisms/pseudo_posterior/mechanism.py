@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from svysynth.core.errors import SurveyError
+from svysynth.core.grouping import group_sums
 from svysynth.core.registry import find_model
 from svysynth.core.spec.privacy import PrivacySpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
+from svysynth.estimation.calibration import totals_of_groups
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
@@ -32,7 +35,7 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
-from svysynth.mechanisms.findings import Finding, no_public_weights
+from svysynth.mechanisms.findings import Finding, no_public_weights, unfit_calibration
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.clusters import clusters_of_model, require_few_clusters
@@ -40,6 +43,7 @@ from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
 from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
 from svysynth.mechanisms.synthetic_files import file_names, remake_tables
+from svysynth.mechanisms.unit import epsilon_of_record
 from svysynth.models.base import make_model
 from svysynth.models.records import make_records
 from svysynth.models.synthesis import make_synthetic, synthesize_surveys
@@ -54,6 +58,15 @@ ONE_FILE = Finding(
     "standard errors from one file leave out the variance between draws, and are too small",
     "set privacy.datasets to 3 or more",
     stops=False,
+)
+
+
+ONE_STRATUM = Finding(
+    "survey.fpc",
+    "the paper's rule for fbp treats the sample as one stratum, which has no single finite population correction",
+    "the standard errors would be those of another design",
+    "leave model.smoothing out, or leave survey.fpc out: standard errors are then too large",
+    stops=True,
 )
 
 
@@ -77,7 +90,9 @@ class PseudoPosterior(Mechanism):
             found = clusters_of_model(spec, model.traits)
         else:
             found = [] if model.traits.public_weights else no_public_weights(spec)
-        return [*found, *([ONE_FILE] if privacy.datasets == 1 else [])]
+        no_strata = not model.combining.strata_in_variance and spec.survey.strata is not None
+        found = [*found, *([ONE_STRATUM] if spec.survey.fpc is not None and no_strata else [])]
+        return [*found, *unfit_calibration(spec.survey), *([ONE_FILE] if privacy.datasets == 1 else [])]
 
     def undivided(self, spec: Spec) -> str | None:
         """The setting that needs all records at once: public weights, or a design or variance that needs them."""
@@ -92,11 +107,15 @@ class PseudoPosterior(Mechanism):
     def check(self, survey: Survey, spec: Spec) -> None:
         """Refuse tables that synthetic surveys, which have strata and clusters, cannot give, and a missing total."""
         require_few_clusters(survey)
-        bare = replace(survey, design=replace(survey.design, fpc=None))
-        rules = self.synthetic((bare,), _privacy(spec).mechanism, spec.model)
+        rules = self.synthetic((survey,), _privacy(spec).mechanism, spec.model)
         # there are no drawn weights yet
         estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})
         rules.tabulate_all(spec.requested_tables, estimation)
+        if survey.calibration is not None:
+            # to totals that any weights can meet, so that no file fails after the charge
+            groups = survey.groups
+            totals = totals_of_groups(survey, survey.calibration, groups.frame)
+            totals.factors(group_sums(totals.cell, totals.cells, groups.count)[:, np.newaxis])
         if survey.population_total is None and not survey.weight_public:
             remedy = "declare the published population total; released weights are scaled to it"
             raise SurveyError("spec", "survey.population_total", "is not declared", remedy)
@@ -113,6 +132,7 @@ class PseudoPosterior(Mechanism):
             privacy.mechanism,
             privacy.epsilon,
             privacy.datasets,
+            unit=privacy.unit,
             transform=survey.transform,
             draws=privacy.draws or 0,
             **vars(Roles.of(survey)),
@@ -122,7 +142,8 @@ class PseudoPosterior(Mechanism):
         """Calibrate, pay, draw, and make tables from the synthetic surveys."""
         privacy = _privacy(spec)
         model = make_model(privacy.mechanism, spec.model, survey.weight_public, survey.design.cluster is not None)
-        choices = privacy.epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
+        epsilon = epsilon_of_record(privacy.epsilon, privacy.unit, survey)
+        choices = epsilon, privacy.datasets, spec.model.formula, privacy.scheme, privacy.draws
         found = calibrate_suitable(model, survey, *choices, streams, progress)
         guarantee = self.guarantee(spec.survey, privacy)
         paid = pay(guarantee)
@@ -163,7 +184,7 @@ class PseudoPosterior(Mechanism):
         start = fit_unweighted(model, records, streams, privacy.draws)
         fits: dict[float, Calibration | None] = {}
         for epsilon, count in ((epsilon, count) for epsilon in grid.epsilons for count in grid.datasets):
-            target = epsilon / (2 * count)
+            target = epsilon_of_record(epsilon, privacy.unit, survey) / (2 * count)
             progress(f"{name}: ε = {epsilon:g}, {count} data sets")
             if target not in fits:
                 try:

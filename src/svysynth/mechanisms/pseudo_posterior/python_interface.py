@@ -16,6 +16,7 @@ from svysynth.core.notebook import Html, card
 from svysynth.core.spec.privacy import PrivacySpec, Scheme
 from svysynth.core.spec.whole import ModelSpec
 from svysynth.core.streams import Streams
+from svysynth.estimation.calibration import uncalibrated
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.findings import refuse
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone, public_part, undo_weights
@@ -131,9 +132,9 @@ def calibrate_suitable(
     records = make_records(survey, formula)
     progress("fitting without weights")
     start = fit_unweighted(model, records, streams, draws)
-    refuse_misfit(start.fit, survey, streams)
+    refuse_misfit(start.fit, uncalibrated(survey), streams)
     found = calibrate_records(model, records, epsilon, datasets, streams, scheme, draws, progress, start)
-    refuse([*judge_calibration(found), *judge_weights(found, survey)])
+    refuse([*judge_calibration(found), *judge_weights(found, uncalibrated(survey))])
     return Calibrated(survey, found, streams, scheme)
 
 

@@ -84,9 +84,11 @@ def public_page(release: Release) -> str:
         log=spec.survey.transform == "log",
         strata=spec.survey.strata if synthetic.strata_in_variance else None,
         cluster=spec.survey.cluster,
+        fpc=spec.survey.released_fpc,
         population=synthetic.rules == "population",
         full=full_errors(release),
         imputed=synthetic.rules == "imputed",
+        margins=spec.survey.calibration is not None,
         weight_public=spec.survey.weight_public,
         two_columns=shlex.quote(",".join(spec.survey.public[:2])),
         formula=spec.model.formula or " + ".join(spec.survey.public),
@@ -191,6 +193,8 @@ def _columns(release: Release) -> list[tuple[str, str]]:
     if survey.cluster:
         known = meanings.get(survey.cluster, "Which rows share a cluster, as in the survey; its numbers are new")
         meanings[survey.cluster] = f"{known}. The clusters of the sample"
+    if survey.fpc:
+        meanings[survey.fpc] = "Public: the finite population correction of the stratum, as in the survey"
     described = {name: f"{label}. {meanings.get(name, '')}" for name, label in survey.variable_labels.items()}
     return [(name, described.get(name, meanings.get(name, ""))) for name in release.previews[0].columns]
 
@@ -247,7 +251,20 @@ def _notes(release: Release) -> list[str]:
             "In the CSV files an apostrophe stands before text that a spreadsheet could run as a formula: text that "
             "starts with =, +, - or @ and is not a number."
         )
-    return [*found, *release.notes]
+    return [*found, *_calibration(release), *release.notes]
+
+
+def _calibration(release: Release) -> list[str]:
+    """What readers have to know of calibrated weights."""
+    calibration = release.spec.survey.calibration
+    if calibration is None:
+        return []
+    names = _listed([" × ".join(margin.by) for margin in calibration.margins])
+    how = "raked" if len(calibration.margins) > 1 else "post-stratified"
+    return [
+        f"The weights of every synthetic file are {how} to public totals by {names}, which manifest.json lists. The "
+        "counts of their levels are these totals and have no error; other standard errors take the totals into account."
+    ]
 
 
 def _digits_of_files(release: Release) -> str:

@@ -19,7 +19,7 @@ from svysynth.survey.formats.csv import guarded
 def snippets(release: Release) -> Mapping[str, str]:
     """Code that makes the first table from the synthetic files, in R, Stata and Python."""
     spec, table = release.spec, release.requested_tables[0]
-    synthetic = rules_of(release)
+    synthetic, calibration = rules_of(release), spec.survey.calibration
     columns = release.previews[0].columns
     declared = spec.survey.strata
     strata = declared if synthetic.strata_in_variance else None
@@ -37,6 +37,7 @@ def snippets(release: Release) -> Mapping[str, str]:
         "declared_strata": declared and guarded(declared),
         "strata": strata and guarded(strata),
         "cluster": spec.survey.cluster and guarded(spec.survey.cluster),
+        "fpc": spec.survey.released_fpc and guarded(spec.survey.released_fpc),
         "public": [guarded(name) for name in spec.survey.public],
         "text": [guarded(name) for name in text],
         "by": [guarded(name) for name in table.by],
@@ -45,8 +46,12 @@ def snippets(release: Release) -> Mapping[str, str]:
         "population": synthetic.rules == "population",
         "full": full_errors(release),
         "imputed": synthetic.rules == "imputed",
-        # whether weights add up to one known total
-        "calibrated": full_errors(release) or (synthetic.rules == "imputed" and not spec.survey.weight_public),
+        # the columns whose totals are known, and whether weights add up to one known total at least
+        "margins": [[guarded(name) for name in margin.by] for margin in calibration.margins] if calibration else [],
+        "calibration": calibration and calibration.model_dump(),
+        "calibrated": calibration is not None
+        or full_errors(release)
+        or (synthetic.rules == "imputed" and not spec.survey.weight_public),
         "weight_public": spec.survey.weight_public,
         "lonely": spec.estimation.lonely,
         "confidence": spec.estimation.confidence,
@@ -61,7 +66,7 @@ def snippets(release: Release) -> Mapping[str, str]:
 STATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 STATA_WORDS = {
     *("_all", "_b", "byte", "_coef", "_cons", "double", "float", "if", "in", "int", "long", "_n", "_N", "_pi", "_pred"),
-    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "psu", "one", "share", "known", "inside"),
+    *("_rc", "_skip", "strL", "using", "with", "cell", "stratum", "psu", "one", "share", "known", "inside", "post"),
 }
 """Names that Stata, or the code itself, uses for other purposes."""
 
@@ -74,13 +79,16 @@ def _stata(
     names = {guarded(name): name if plain else f"v{place}" for place, name in enumerate(columns, start=1)}
     lonely = {"certainty": " singleunit(certainty)", "adjust": " singleunit(centered)"}
     options = [f"strata(stratum){lonely.get(content['lonely'], '')}"] if content["strata"] else []
-    options += ["poststrata(one) postweight(known)"] if content["calibrated"] else []
+    options += [f"fpc({names[content['fpc']]})"] if content["fpc"] else []
+    if content["calibrated"]:
+        options += [f"poststrata({'post' if len(content['margins']) == 1 else 'one'}) postweight(known)"]
     return {
         "reading": "varnames(1) case(preserve)" if plain else "varnames(nonames) rowrange(2)",
         "variables": list(names.items()),
         "text_places": [place for place, name in enumerate(columns, start=1) if name in text],
         "stata_by": [names[name] for name in content["by"]],
         "stata_public": [names[guarded(name)] for name in public],
+        "stata_margins": [[names[name] for name in margin] for margin in content["margins"]],
         "stata_strata": content["strata"] and names[content["strata"]],
         "stata_cluster": content["cluster"] and names[content["cluster"]],
         "stata_weight": names[SMOOTHED],

@@ -18,6 +18,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
+from svysynth.survey.design import unsampled_fraction
 from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey
 
@@ -45,6 +46,8 @@ class PublicFacts:
     """The domains that tables may be restricted to, by the name of their column."""
     cluster: Integers | None = None
     """The cluster of each group; None if the design has no clusters."""
+    fpc: Floats | None = None
+    """The finite population correction of each stratum, as its column has it; None without one."""
 
     def __len__(self) -> int:
         return int(self.count.sum())
@@ -62,6 +65,16 @@ class PublicFacts:
     def strata(self) -> int:
         """The number of strata."""
         return int(self.stratum.max()) + 1
+
+    @property
+    def of_stratum(self) -> Integers:
+        """The number of records in each stratum."""
+        return np.bincount(self.stratum, self.count, self.strata).astype(np.int64)
+
+    @property
+    def unsampled(self) -> Floats:
+        """1 − f of each stratum: 1 without a finite population correction."""
+        return np.ones(self.strata) if self.fpc is None else unsampled_fraction(self.fpc, self.of_stratum)
 
     def by_group(self) -> PublicFacts:
         """The facts with each group as a cell of its own."""
@@ -97,8 +110,12 @@ def facts_of(survey: Survey) -> PublicFacts:
     stratum: Integers = np.zeros(len(groups.count), np.int64)
     if survey.design.strata:
         stratum = _numbered(groups.frame[survey.design.strata])
+    fpc = None
+    if survey.design.released_fpc is not None:
+        fpc = np.empty(int(stratum.max()) + 1)
+        fpc[stratum] = groups.frame[survey.design.released_fpc].to_numpy()
     restricted = survey.domain, survey.domains
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted)
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted, fpc=fpc)
     if survey.design.cluster:
         own = _numbered(groups.frame[survey.design.cluster])
         clusters = int(own.max()) + 1
