@@ -481,6 +481,8 @@ def assert_same(found, tables, by, statistic, digits=2e-9):
         known = digits * both["estimate"].to_numpy() if digits > 1e-8 else 1e-15  # counts that are totals have no error
         pair = (both[column].to_numpy() for column in (f"{name}_found", name))
         assert np.isclose(*pair, rtol=digits, atol=known, equal_nan=True).all()
+    sure = both.filter(pl.col("se") > 1e-6 * pl.col("estimate"))
+    np.testing.assert_allclose(sure["df_found"].cast(pl.Float64).to_numpy(), sure["df"].to_numpy(), rtol=1e-6)
 
 
 def write_microdata(release, folder):
@@ -552,15 +554,26 @@ def finite_populations():
     return release_of(drawn_from(spec, ["1", "2", "3", "4"], 40), spec)
 
 
+def with_schools(synthetic):
+    """The same files, whose records are divided among seven clusters in each stratum."""
+    surveys = []
+    for survey in synthetic.surveys:
+        school = 8 * survey.frame["field"].to_physical().cast(pl.Int64) + np.arange(len(survey)) % 7
+        design = replace(survey.design, cluster="school")
+        surveys.append(replace(survey, design=design, frame=survey.frame.with_columns(school=school)))
+    return replace(synthetic, surveys=tuple(surveys))
+
+
 @cache
-def in_a_domain(mechanism, standard_errors="full"):
+def in_a_domain(mechanism, standard_errors="full", clusters=False):
     """Tables of a part of the population that is no product of levels; its numeric labels are numbers in CSV."""
     of_all, of_table = "field <> 2", "gender = 1 or field = 3"
     table = TableSpec(by=("field", "gender"), statistics=("count", "mean", "total", "proportion"), domain=of_table)
     estimation = EstimationSpec(standard_errors=standard_errors)
-    spec = spec_of(mechanism, (table,), domain=of_all, domains=(of_all, of_table))
+    roles = {"cluster": "school"} if clusters else {}
+    spec = spec_of(mechanism, (table,), domain=of_all, domains=(of_all, of_table), **roles)
     spec = spec.model_copy(update={"estimation": estimation})
-    synthetic = example(mechanism)[2]
+    synthetic = with_schools(example(mechanism)[2]) if clusters else example(mechanism)[2]
     fields, genders = (synthetic.surveys[0].levels(column) for column in ("field", "gender"))
     labels = {"field": fields, "gender": genders}
     all_but_one = [{"field": [field for field in fields if field != fields[1]]}]
@@ -573,10 +586,18 @@ def in_a_domain(mechanism, standard_errors="full"):
     return release_of(replace(synthetic, surveys=tuple(surveys)), spec, domains=domains)
 
 
+@cache
+def clustered():
+    """Files with clusters."""
+    return release_of(with_schools(example("fbs")[2]), spec_of(cluster="school"))
+
+
 RELEASES = {
     "raked": lambda: calibrated("fbs", ("field",), ("gender",)),
     "raked, of the population": lambda: calibrated("fbp", ("field",), ("gender",)),
     "post-stratified": lambda: calibrated("fbs", ("field", "gender")),
+    "clusters": clustered,
+    "clusters, in a domain": lambda: in_a_domain("fbs", clusters=True),
     "fbs": lambda: example("fbs")[0],
     "fbp": lambda: example("fbp")[0],
     "fbp as in the paper": paper_release,
