@@ -50,8 +50,8 @@ BY = ("region", "sex", "age")
 TABLES = [TableSpec(by=BY, statistics=("count", "proportion", "mean"))]
 REGIONS, CLUSTERS_OF_REGION, DRAWN = 5, 200, 12
 CLASSES = ("cells of three", "cells of two", "margins", "whole")
-CHUNK = 10
-"""The number of replicates in one file of results."""
+CHUNK, SLOW_CHUNK = 10, 2
+"""The number of replicates in one file of results, and of those that take long."""
 NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
 NOTHING = pl.DataFrame(
     schema=NUMBERS
@@ -165,7 +165,8 @@ class Study:
     def asymptotic(self, survey, method, epsilon, streams):
         """Tables by the asymptotic mechanism, from three files; none if it refuses."""
         try:
-            calibrated = svysynth.calibrate(ASYMPTOTIC[method](), survey, epsilon, 3, streams=streams)
+            model = svysynth.ClusteredFBS() if survey.design.cluster else ASYMPTOTIC[method]()
+            calibrated = svysynth.calibrate(model, survey, epsilon, 3, streams=streams)
             return [("tables", True, True, calibrated.synthesize().tabulate_all(TABLES))]
         except svysynth.SurveyError as error:
             print(f"{method}: {error}", file=sys.stderr)
@@ -213,8 +214,9 @@ def main():
             icc, method, epsilon = case
             asymptotic = method.removesuffix(IGNORING) in ASYMPTOTIC
             most = min(settings.replicates, settings.asymptotic_replicates if asymptotic else settings.replicates)
-            for first in range(0, most, CHUNK):
-                replicates = range(first, min(first + CHUNK, most))
+            chunk = SLOW_CHUNK if asymptotic else CHUNK
+            for first in range(0, most, chunk):
+                replicates = range(first, min(first + chunk, most))
                 parts = icc, *map(str, further), method.replace(" ", "-"), epsilon, first, replicates.stop
                 path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
                 paths[case].append(path)

@@ -18,7 +18,9 @@ from svysynth.core.spec.estimation import EstimationSpec
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.mechanisms.noise import StudyNoise
 from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws, cell_figures, tables_of_draws
+from svysynth.mechanisms.noisy_sums.measuring.measurement import NoisySizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts, facts_of
+from svysynth.mechanisms.noisy_sums.measuring.sizes import declared_groups, facts_of_noisy
 from svysynth.mechanisms.noisy_sums.mechanism import measure_survey
 from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_tables.tables import additive_tables
@@ -104,6 +106,26 @@ def test_a_union_of_levels_comes_back_from_its_parts():
     assert one.parts(labels) == [{"b": ("1",), "a": ("x", "z")}]
     with pytest.raises(ValueError, match="w"):
         PublicDomain.of_parts(("a",), [{"a": ("w",)}], labels)
+
+
+def test_a_domain_of_declared_levels_without_records_is_a_table_of_zeros_and_no_error():
+    """Where whole records are protected, an error would tell that nobody is inside."""
+    frame = pl.DataFrame({"y": [1.0, 2, 3], "w": [1.0] * 3, "g": [1, 2, 9], "s": ["a", "b", "a"]})
+    roles = {"outcome": "y", "weight": "w", "public": ["g", "s"], "other": {"g": "1"}}
+    levels = {"g": ["1", "2", "3"], "s": ["a", "b"]}
+    survey = read_survey(frame, **roles, levels=levels, domain="g = 3", domains=["g > 2", "g < 2", "s = 'a'"])
+    for domain in (None, "g > 2", "s = 'a'"):
+        found = svysynth.tabulate(survey, "s", STATISTICS, domain=domain)
+        assert found["n"].to_list() == [0] * 12
+        assert found["estimate"].to_list() == [0.0] * 3 + [None] * 3 + [0.0] * 3 + [None] * 3
+    with pytest.raises(SurveyError, match="no record inside its domain"):
+        svysynth.tabulate(survey, "s", domain="g < 2")  # no level is inside both
+    with pytest.raises(SurveyError, match="has no record inside"):
+        read_survey(frame, **roles, levels=levels, domain="g = 4")
+    facts = facts_of_noisy(declared_groups(survey), NoisySizes(np.array([5, 4, 3, 0, 0, 0]), 1e-9))
+    draws = CellDraws(*(np.zeros((3, 6)) for _ in range(4)), *np.full((3, 3), 0.1), size=np.zeros((3, 6)))
+    cells = cell_figures(draws, facts.size, 50.0, "identity", (0.0, 10.0))
+    assert len(tables_of_draws(cells, facts, [TableSpec(by=("s",), statistics=STATISTICS)], EstimationSpec())) == 12
 
 
 # --- additive noise ---

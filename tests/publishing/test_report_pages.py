@@ -592,6 +592,17 @@ def clustered():
     return release_of(with_schools(example("fbs")[2]), spec_of(cluster="school"))
 
 
+@cache
+def raked_in_a_domain():
+    raked, other = calibrated("fbs", ("field",), ("gender",)), in_a_domain("fbs")
+    own = {"domain": other.spec.survey.domain, "domains": other.spec.survey.domains}
+    spec = raked.spec.model_copy(
+        update={"survey": raked.spec.survey.model_copy(update=own), "tables": other.spec.tables}
+    )
+    surveys = (replace(one, domain=own["domain"], domains=other.domains) for one in raked.microdata)
+    return release_of(replace(example("fbs")[2], surveys=tuple(surveys)), spec, domains=other.domains)
+
+
 RELEASES = {
     "raked": lambda: calibrated("fbs", ("field",), ("gender",)),
     "raked, of the population": lambda: calibrated("fbp", ("field",), ("gender",)),
@@ -607,6 +618,7 @@ RELEASES = {
     "finite populations": finite_populations,
     "a domain, fbs": lambda: in_a_domain("fbs"),
     "a domain, fbp": lambda: in_a_domain("fbp"),
+    "a domain, raked": raked_in_a_domain,
     "a domain, standard errors as in the paper": lambda: in_a_domain("fbs", "paper"),
 }
 

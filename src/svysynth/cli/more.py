@@ -29,6 +29,12 @@ def more(
     statistics: Annotated[
         str, typer.Option(metavar="NAMES", help="Any of count, mean, total, proportion, separated by commas.")
     ] = "count,mean",
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION", help="One of the domains in the manifest of the release.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Further synthetic files and tables of a release, at no privacy cost.
 
@@ -41,7 +47,8 @@ def more(
     of multiple imputation. More files make standard errors steadier, not smaller.
 
     With `--by`, the table is made from all draws, with margins and standard errors, as if the release contained it.
-    `--by ""` gives the total alone. FILE is csv, tsv, parquet, dta or sav.
+    `--by ""` gives the total alone. `--domain` restricts it to a part of the population. FILE is csv, tsv, parquet, dta
+    or sav.
 
     Examples: `svysynth more release/public --files 20 --out more`
 
@@ -53,6 +60,8 @@ def more(
     if (files is None) == (by is None):
         problem = "were both given" if by is not None else "are both missing"
         raise SurveyError("spec", "--files and --by", problem, "give one of the two: further files, or a table")
+    if domain is not None and by is None:
+        raise SurveyError("spec", "--domain", "is for tables", "add --by, or leave it out")
     found = open_more(release)
     if files is not None:
         made = found.write_files(files, out)
@@ -60,7 +69,8 @@ def more(
     else:
         refuse_table_file(out, *release.glob("**/*"), endings=(*TABLE_ENDINGS, ".dta", ".sav"))
         columns = [name.strip() for name in (by or "").split(",") if name.strip()]
-        table = found.tabulate(columns, cast(list[Statistic], [name.strip() for name in statistics.split(",")]))
+        chosen = cast(list[Statistic], [name.strip() for name in statistics.split(",")])
+        table = found.tabulate(columns, chosen, domain)
         write_frame(table, out)
         say(f"Wrote {out}: {table.height:,} rows.")
     say(UNCHARGED)

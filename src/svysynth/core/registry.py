@@ -95,7 +95,9 @@ MECHANISMS: tuple[ListedMechanism, ...] = (
         clusters=True,
         calibration=True,
     ),
-    ListedMechanism((), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True, True),
+    ListedMechanism(
+        (), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True, True, True
+    ),
     ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
     ListedMechanism(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_comparison.mechanism.PaperLaplace"),
 )

@@ -23,10 +23,13 @@ from svysynth.core.grouping import Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.estimation.moments import Moments
+from svysynth.survey.columns import HasLevels
 from svysynth.survey.survey import Survey
 
 PLACE = "survey.calibration"
-MOST_ITERATIONS = 2000
+MOST_ITERATIONS = 20_000
+FEW_ITERATIONS = 200
+"""With equal weights, totals have to be met within so few iterations that no weights of records need too many."""
 MET = 1e-13
 """Totals are met when they are off by a smaller fraction than this."""
 NEARLY_MET = 1e-9
@@ -50,7 +53,7 @@ class Totals:
     """Where the totals of each margin start."""
 
     @classmethod
-    def of(cls, survey: Survey, spec: CalibrationSpec, levels: Integers) -> Totals:
+    def of(cls, survey: HasLevels, spec: CalibrationSpec, levels: Integers) -> Totals:
         """The problem of a survey, from the levels of each group of its records in the columns of the spec."""
         present, cell = np.unique(levels, axis=0, return_inverse=True)
         places = _places(survey, spec, present)
@@ -66,20 +69,20 @@ class Totals:
         """The number of calibration cells."""
         return self.member.shape[0]  # type: ignore[no-any-return]
 
-    def factors(self, design: Floats) -> Floats:
+    def factors(self, design: Floats, most: int = MOST_ITERATIONS) -> Floats:
         """g of each calibration cell for columns of Σw before calibration."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self.spec.method == "linear" and len(self.spec.margins) > 1:
                 return np.stack([self._linear(column) for column in design.T], axis=1)
-            return self._raked(design)
+            return self._raked(design, most)
 
-    def _raked(self, design: Floats) -> Floats:
+    def _raked(self, design: Floats, most: int) -> Floats:
         factor = np.ones_like(design)
         margins = [
             (self.member[:, start:stop], self.totals[start:stop, np.newaxis])
             for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)
         ]
-        for _ in range(MOST_ITERATIONS):
+        for _ in range(most):
             off = 0.0
             for member, totals in margins:
                 ratio = totals / (member.T @ (design * factor))
@@ -184,6 +187,15 @@ def uncalibrated(survey: Survey) -> Survey:
     return replace(survey, calibration=None, population_total=None) if survey.calibration else survey
 
 
+def refuse_unmet_by_counts(survey: Survey) -> None:
+    """Stop if equal weights cannot meet the totals easily. This takes public facts alone: the sizes of cells."""
+    if survey.calibration is not None:
+        groups = survey.groups
+        totals = totals_of_groups(survey, survey.calibration, groups.frame)
+        sizes = group_sums(totals.cell, totals.cells, groups.count.astype(float))
+        totals.factors(sizes[:, np.newaxis], FEW_ITERATIONS)
+
+
 def totals_of_groups(survey: Survey, spec: CalibrationSpec, frame: pl.DataFrame) -> Totals:
     """The problem of the groups in a frame of public columns."""
     return Totals.of(
@@ -191,7 +203,7 @@ def totals_of_groups(survey: Survey, spec: CalibrationSpec, frame: pl.DataFrame)
     )
 
 
-def _places(survey: Survey, spec: CalibrationSpec, present: Integers) -> list[Integers]:
+def _places(survey: HasLevels, spec: CalibrationSpec, present: Integers) -> list[Integers]:
     """For each margin the total of each calibration cell. Every total has records, and every record has one."""
     found = []
     for margin in spec.margins:

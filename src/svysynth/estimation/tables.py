@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -27,7 +27,7 @@ from svysynth.estimation.replicates import Replicates, make_replicates, replicat
 from svysynth.estimation.statistics import DomainSums, estimate, sum_domains
 from svysynth.estimation.supplied_replicates import SuppliedReplicates
 from svysynth.estimation.utility import has_error
-from svysynth.survey.columns import ALL
+from svysynth.survey.columns import ALL, HasLevels
 from svysynth.survey.design import DesignIndex
 from svysynth.survey.domains import INSIDE, domain_column
 from svysynth.survey.survey import Survey
@@ -240,13 +240,6 @@ def _units_less_strata(unit: Integers, index: DesignIndex) -> int:
     """The number of sampling units that occur, minus the number of their strata: R's `degf` of a subset."""
     units = np.unique(unit)
     return len(units) - len(np.unique(index.psu_stratum[units]))
-
-
-class HasLevels(Protocol):
-    """Whatever knows the labels of the public columns."""
-
-    def levels(self, column: str) -> tuple[str, ...]:
-        """The labels of a column, in order."""
 
 
 @dataclass(frozen=True, eq=False)

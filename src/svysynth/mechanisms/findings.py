@@ -82,8 +82,10 @@ AVERAGE = Finding(
 REPLICATES = Finding(
     "survey.replicates",
     "releases cannot use replicate weights of the file",
-    "synthetic files have no replicate weights, and standard errors would be those of another design",
-    "make direct tables with `svysynth tables`; leave survey.replicates out only if strata describe the design",
+    "they are functions of the confidential weights and of a design that synthetic records do not have, so synthetic "
+    "files can have none, and standard errors would be those of another design",
+    "declare the strata and the clusters instead, if the file has them, and leave survey.replicates out; or make "
+    "direct tables with `svysynth tables`",
     stops=True,
 )
 
@@ -162,8 +164,7 @@ def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
             "survey.calibration",
             f"{who} cannot calibrate weights",
             "its tables are made from noisy sums, and counts would not have the declared totals",
-            "use guarantee = 'asymptotic' with 'fbs' or 'fbp', or leave survey.calibration out, and declare "
-            "survey.population_total",
+            "use mechanism = 'fbs' or 'fbp', or leave survey.calibration out",
             stops=True,
         )
     ]

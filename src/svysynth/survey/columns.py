@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -31,6 +32,13 @@ UNANSWERED = (
 )
 """The remedy for confidential columns."""
 MISSING_NUMBERS = ("", ".", "NA", "N/A", "NaN", "nan", "null", "NULL")
+
+
+class HasLevels(Protocol):
+    """Whatever knows the labels of the public columns."""
+
+    def levels(self, column: str) -> tuple[str, ...]:
+        """The labels of a column, in order."""
 
 
 def _require_complete(series: pl.Series) -> None:

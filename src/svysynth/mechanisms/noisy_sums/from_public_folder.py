@@ -38,6 +38,7 @@ from svysynth.mechanisms.synthetic_files import file_name, same_text, wrong
 from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded
+from svysynth.survey.domains import domain_column
 from svysynth.survey.files import open_data, read_columns, write_parts
 from svysynth.survey.formats.parquet import count_rows, read_rows
 
@@ -68,7 +69,7 @@ class FromPublic:
         if list(plan.draws) != (choose_draws(len(drawn), files) + 1 if files else np.empty(0)).tolist():
             raise ValueError("the files do not come from the draws that follow from the manifest's number of files")
         survey = manifest.survey
-        facts = replace(facts, domain=survey.domain, domains=survey.known_domains)
+        facts = replace(facts, domain=survey.domain, domains=survey.known_domains, calibration=survey.calibration)
         columns = survey.outcome, survey.strata
         make = FileMaker(drawn, measurement, facts, plan.seed, *columns, cluster=survey.cluster, fpc=survey.fpc)
         return cls(make, plan, manifest.estimation)
@@ -95,6 +96,11 @@ class FromPublic:
             if column not in public:
                 problem = f"is not a public column of this release{did_you_mean(column, tuple(public))}"
                 raise SurveyError("spec", f"column '{column}'", problem, f"choose from {', '.join(public)}")
+        known = [one.removeprefix(domain_column("")) for one in self.make.facts.domains]
+        for table in tables:
+            if table.domain is not None and table.domain not in known:
+                remedy = f"choose from {'; '.join(known)}" if known else "make the table without a domain"
+                raise SurveyError("spec", "domain", "is not one of the domains of this release", remedy)
         found = tables_of(self.make.drawn, self.make.measurement, self.make.facts, tables, self.estimation)
         return rounded(found, TABLE_DIGITS)
 

@@ -17,7 +17,8 @@ If sizes of cells were measured with noise, each draw has its own sizes, the des
 and a row whose noisy sizes are all zero has no mean.
 
 If the design has clusters, the design variance is that between clusters (`clustered_variance.py`), and the degrees of
-freedom are clusters less strata, as for direct tables.
+freedom are clusters less strata, as for direct tables. If totals are declared, the weights of each draw are calibrated
+to them, and the design variance is that of calibrated weights (`calibrated_variance.py`).
 
 If weights are public, they are used unchanged: counts and proportions are exact (`counts.py`), weighted means use the
 known weights, group by group, and nothing is scaled to a total.
@@ -26,7 +27,7 @@ known weights, group by group, and nothing is scaled to a total.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -38,12 +39,14 @@ from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import ROUNDING
 from svysynth.estimation.statistics import estimate
 from svysynth.estimation.tables import Layout, domain_columns, finish_table, records_less_strata, title_of
+from svysynth.mechanisms.noisy_sums.calibrated_variance import CalibratedVariance
 from svysynth.mechanisms.noisy_sums.clustered_variance import ClusteredVariance, PairMoments, kept_inside
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes, clusters_less_strata
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, Tilt
+from svysynth.mechanisms.noisy_sums.within_cells import own_spread, quadratic
 
 LEAST_SIZE = 1e-6
 """The size given to a cell that is empty in a draw, so that its mean, which does not depend on the size, exists."""
@@ -139,6 +142,16 @@ class CellFigures:
     """Whether weights are scaled to a known total."""
     pairs: PairMoments | None = None
     """The covariances of two records of a cluster; None if the design has no clusters."""
+    calibration: CalibratedVariance | None = None
+    """The regression on the totals that weights are calibrated to; None if there are none."""
+
+    def calibrated(self, facts: PublicFacts) -> CellFigures:
+        """The figures with weights that are calibrated to the totals of the facts, if there are any."""
+        if facts.calibration is None:
+            return self
+        found, factor = CalibratedVariance.of(facts.calibration, facts, self.weight * self.size)
+        squared = factor**2 * self.squared_weight
+        return replace(self, weight=factor * self.weight, squared_weight=squared, calibration=found)
 
 
 def cell_figures(
@@ -152,7 +165,10 @@ def cell_figures(
     across, variance = draws.covariance[:, None], draws.outcome_variance[:, None]
     outcome = draws.outcome_mean + across + draws.outcome_misfit
     squared = weight**2 * np.exp(np.minimum(draws.weight_variance, LARGEST_VARIANCE))[:, None]
-    own = [values + np.zeros_like(outcome) for values in _own_spread(draws, transform)]
+    own = [
+        values + np.zeros_like(outcome)
+        for values in own_spread(draws.outcome_variance, draws.weight_variance, draws.covariance, transform)
+    ]
     pairs = None if draws.between is None else PairMoments.of(draws.between, transform)
     if transform == "identity":
         outcome = np.clip(outcome, *bounds)
@@ -164,15 +180,6 @@ def cell_figures(
     spread = tilted**2 * np.expm1(np.minimum(variance, LARGEST_VARIANCE))
     by_outcome = own[0], own[1] * outcome, own[2] * outcome**2
     return CellFigures(weight, outcome, squared, tilted, spread, by_outcome, records, pairs=pairs)
-
-
-def _own_spread(draws: CellDraws, transform: Transform) -> tuple[Floats, Floats, Floats]:
-    """Variances and covariance of v²/2 and of t²/2 + tv, or tv without a logarithm, for normal t and v."""
-    t, v, across = (values[:, None] for values in (draws.outcome_variance, draws.weight_variance, draws.covariance))
-    of_weight, of_both, of_outcome = v**2 / 2, across * v, t * v + across**2
-    if transform == "log":
-        of_both, of_outcome = of_both + across**2 / 2, of_outcome + t**2 / 2 + 2 * t * across
-    return of_weight, of_both, of_outcome
 
 
 def figures_given_weights(
@@ -265,14 +272,19 @@ def _figures(
     sums = _Sums.of(cells, cells.size, facts, domain, base)
     figures = estimate(statistic, sums.weight, sums.outcome, sums.base)
     typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain, base)
-    if clusters is None or cells.pairs is None:
+    values = _linearised(statistic, typical, cells.scaled)
+    left_out = _not_followed(statistic, typical, cells, facts, domain)
+    if cells.calibration is not None:
+        moments = _moments_within(cells, facts), _moments_of_spread(cells, facts)
+        of_records = (cells.weight, cells.outcome), moments, facts, domain, typical.in_base
+        design, left_out = cells.calibration(*of_records, values)
+    elif clusters is None or cells.pairs is None:
         design = _design_variance(statistic, typical, cells, facts, domain)
     else:
-        a, b, c = _linearised(statistic, typical, cells.scaled)
         of_clusters = ClusteredVariance(clusters, cells.weight, cells.outcome, cells.pairs)
-        design = of_clusters(*_of_cells(facts, domain, base), a, b, c)
-        design += _within_cells(cells, facts, typical.in_base, domain, a, b, c)
-    design -= np.minimum(_not_followed(statistic, typical, cells, facts, domain), MOST_NOT_FOLLOWED * design)
+        design = of_clusters(*_of_cells(facts, domain, base), *values)
+        design += _within_cells(cells, facts, typical.in_base, domain, *values)
+    design = design - np.minimum(left_out, MOST_NOT_FOLLOWED * design)
     return figures.mean(axis=0), figures.var(axis=0, ddof=1) + np.median(design, axis=0)
 
 
@@ -349,6 +361,11 @@ def _within_cells(
     cells: CellFigures, facts: PublicFacts, in_base: Floats, domain: Integers, a: Floats, b: Floats, c: Floats
 ) -> Floats:
     """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c·1_base)."""
+    return quadratic(_moments_within(cells, facts), facts, in_base, domain, a, b, c)
+
+
+def _moments_within(cells: CellFigures, facts: PublicFacts) -> tuple[Floats, Floats, Floats]:
+    """The variance of w, the covariance of w and wy, and the variance of wy, of a record in each group."""
     cell = facts.cell
     mean, outcome, second = (values[:, cell] for values in (cells.weight, cells.outcome, cells.squared_weight))
     tilted, spread = cells.tilted_outcome[:, cell], cells.tilted_variance[:, cell]
@@ -356,7 +373,7 @@ def _within_cells(
     of_weight = second - mean**2
     of_both = second * tilted - mean**2 * outcome
     of_outcome = second * (tilted**2 + spread) - (mean * outcome) ** 2
-    return _quadratic((of_weight, of_both, of_outcome), facts, in_base, domain, a, b, c)
+    return of_weight, of_both, of_outcome
 
 
 def _not_followed(
@@ -368,27 +385,16 @@ def _not_followed(
     spread of all cells, which the model uses, has a sampling error of its own; this error is not left out.
     """
     a, b, c = _linearised(statistic, sums, cells.scaled)
-    weight, outcome = cells.weight[:, facts.cell], cells.outcome[:, facts.cell]
-    first, both, last = (values[:, facts.cell] for values in cells.own_spread)
-    moments = first, outcome * first + both, outcome**2 * first + 2 * outcome * both + last
-    found = _quadratic(tuple(weight**2 * moment for moment in moments), facts, sums.in_base, domain, a, b, c)
+    weight, last = cells.weight[:, facts.cell], cells.own_spread[2][:, facts.cell]
+    found = quadratic(_moments_of_spread(cells, facts), facts, sums.in_base, domain, a, b, c)
     common = b * ((weight * np.sqrt(last) * facts.count) @ np.eye(a.shape[1])[domain])
     unsampled = np.average(facts.unsampled[facts.stratum], weights=facts.count)
     return np.asarray(np.maximum(found - unsampled * common**2 / facts.count.sum(), 0.0))
 
 
-def _quadratic(
-    moments: tuple[Floats, ...],
-    facts: PublicFacts,
-    in_base: Floats,
-    domain: Integers,
-    a: Floats,
-    b: Floats,
-    c: Floats,
-) -> Floats:
-    """Σ (1 − f)n_c Var z, with z = w(1_d(a + b·y) − c·1_base), from the variances and covariance of w and wy."""
-    inside, count = np.eye(a.shape[1])[domain], facts.count * facts.unsampled[facts.stratum]
-    of_weight, of_both, of_outcome = ((moment * count) @ inside for moment in moments)
-    whole = ((moments[0] * count) @ in_base)[:, np.newaxis]
-    own = (a - c) ** 2 * of_weight + 2 * (a - c) * b * of_both + b**2 * of_outcome
-    return np.asarray(np.maximum(own, 0.0) + c**2 * (whole - of_weight))
+def _moments_of_spread(cells: CellFigures, facts: PublicFacts) -> tuple[Floats, Floats, Floats]:
+    """What the random variation of the spread in each cell adds to (co)variances of w and wy, for a record."""
+    weight, outcome = cells.weight[:, facts.cell], cells.outcome[:, facts.cell]
+    first, both, last = (each[:, facts.cell] for each in cells.own_spread)
+    both_all, last_all = outcome * first + both, outcome**2 * first + 2 * outcome * both + last
+    return weight**2 * first, weight**2 * both_all, weight**2 * last_all

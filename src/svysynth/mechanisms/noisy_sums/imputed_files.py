@@ -116,6 +116,7 @@ class FileMaker:
         one = self.drawn.only(np.array([draw - 1]))
         bounds = measurement.bounds.outcome
         target = cell_figures(one, facts.size, measurement.population_total, measurement.transform, bounds)
+        target = target.calibrated(facts)
         normal = Normal(Streams(self.seed), draw, FileRows.of(facts))
         own = normal if facts.cluster is None else Clustered.of(normal, one, facts.cluster)
         residual = match_covariance(own, one, facts.size, measurement.transform, self.engine)
@@ -153,7 +154,7 @@ class FileMaker:
         )
         total, public = self.measurement.population_total, self.facts.weights is not None
         like = SurveyInMemory(*roles, total, {}, public, self.engine, self.scratch, frame=groups.frame.clear())
-        like = replace(like, domain=self.facts.domain, domains=self.facts.domains)
+        like = replace(like, domain=self.facts.domain, domains=self.facts.domains, calibration=self.facts.calibration)
         return survey_of_columns(like, groups, self(draw), (SMOOTHED,), f"synthetic-{draw}")
 
     def frames(self, draw: int, ranges: Sequence[range]) -> Iterator[pl.DataFrame]:

@@ -25,6 +25,7 @@ from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec, StandInSpec
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform
+from svysynth.estimation.calibration import refuse_unmet_by_counts
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
@@ -38,7 +39,7 @@ from svysynth.mechanisms.base import (
     Roles,
     Try,
 )
-from svysynth.mechanisms.findings import Finding, undeclared
+from svysynth.mechanisms.findings import Finding, undeclared, unfit_calibration
 from svysynth.mechanisms.noise import Noise, OpenDPNoise, StudyNoise
 from svysynth.mechanisms.noisy_sums.evidence import NOT_CHECKED, MeasurementEvidence
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
@@ -117,7 +118,7 @@ class NoisySums(Mechanism):
 
     def find_public(self, spec: Spec) -> list[Finding]:
         """The findings for settings that this mechanism does not support, and for a single synthetic file."""
-        return unmet_requirements(spec)
+        return [*unfit_calibration(spec.survey), *unmet_requirements(spec)]
 
     def undivided(self, spec: Spec) -> str | None:
         """A design or variance that needs all records at once; everything else is computed from parts."""
@@ -141,6 +142,7 @@ class NoisySums(Mechanism):
         The first tests use public numbers; if the number of records is protected, the noisy sizes decide after the
         charge. The last test always uses the true number of records.
         """
+        refuse_unmet_by_counts(survey)
         if privacy_of(spec).protect == "answers":
             facts = facts_of(survey)
             clusters, merge = ClusterSizes.of(facts), "use fewer columns, or merge levels"

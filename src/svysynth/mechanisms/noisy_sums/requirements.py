@@ -52,6 +52,13 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
             LOGARITHM,
             "set a lower end above zero, or use survey.transform = 'identity'",
         ),
+        (
+            survey.calibration is not None and (survey.cluster is not None or privacy_of(spec).protect == "record"),
+            "survey.calibration",
+            "is requested for a design with clusters, or where whole records are protected",
+            NO_FORM,
+            "leave survey.calibration out, or use guarantee = 'asymptotic'",
+        ),
         (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
         (
             survey.cluster is not None and survey.weight_public,

@@ -11,17 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from svysynth.core.errors import SurveyError
-from svysynth.core.grouping import group_sums
 from svysynth.core.registry import find_model
 from svysynth.core.spec.privacy import PrivacySpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
-from svysynth.estimation.calibration import totals_of_groups
+from svysynth.estimation.calibration import refuse_unmet_by_counts
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
@@ -111,11 +109,7 @@ class PseudoPosterior(Mechanism):
         # there are no drawn weights yet
         estimation = spec.estimation.model_copy(update={"standard_errors": "paper"})
         rules.tabulate_all(spec.requested_tables, estimation)
-        if survey.calibration is not None:
-            # to totals that any weights can meet, so that no file fails after the charge
-            groups = survey.groups
-            totals = totals_of_groups(survey, survey.calibration, groups.frame)
-            totals.factors(group_sums(totals.cell, totals.cells, groups.count)[:, np.newaxis])
+        refuse_unmet_by_counts(survey)
         if survey.population_total is None and not survey.weight_public:
             remedy = "declare the published population total; released weights are scaled to it"
             raise SurveyError("spec", "survey.population_total", "is not declared", remedy)

@@ -262,8 +262,8 @@ def _calibration(release: Release) -> list[str]:
     names = _listed([" × ".join(margin.by) for margin in calibration.margins])
     how = "raked" if len(calibration.margins) > 1 else "post-stratified"
     return [
-        f"The weights of every synthetic file are {how} to public totals by {names}, which manifest.json lists. The "
-        "counts of their levels are these totals and have no error; other standard errors take the totals into account."
+        f"Synthetic weights are {how} to public totals by {names}, which manifest.json lists. The counts of their "
+        "levels are these totals and have no error; other standard errors take the totals into account."
     ]
 
 

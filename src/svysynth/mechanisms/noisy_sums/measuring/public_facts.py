@@ -17,6 +17,7 @@ import polars as pl
 from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
 from svysynth.survey.design import unsampled_fraction
 from svysynth.survey.domains import PublicDomain
@@ -44,6 +45,8 @@ class PublicFacts:
     """The condition that all tables are restricted to."""
     domains: Mapping[str, PublicDomain] = field(default_factory=dict)
     """The domains that tables may be restricted to, by the name of their column."""
+    calibration: CalibrationSpec | None = None
+    """The totals that weights are calibrated to; None if there are none."""
     cluster: Integers | None = None
     """The cluster of each group; None if the design has no clusters."""
     fpc: Floats | None = None
@@ -115,7 +118,8 @@ def facts_of(survey: Survey) -> PublicFacts:
         fpc = np.empty(int(stratum.max()) + 1)
         fpc[stratum] = groups.frame[survey.design.released_fpc].to_numpy()
     restricted = survey.domain, survey.domains
-    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted, fpc=fpc)
+    facts = PublicFacts(labels, codes, groups.cell, stratum, groups.count, None, *restricted, survey.calibration)
+    facts = replace(facts, fpc=fpc)
     if survey.design.cluster:
         own = _numbered(groups.frame[survey.design.cluster])
         clusters = int(own.max()) + 1

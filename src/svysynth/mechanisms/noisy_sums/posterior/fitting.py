@@ -113,4 +113,4 @@ def tables_of(
         groups = figures_given_weights(drawn, facts, measurement.step, measurement.transform, bounds)
         return tables_of_draws(groups, facts.by_group(), tables, estimation)
     cells = cell_figures(drawn, facts.size, total, measurement.transform, bounds)
-    return tables_of_draws(cells, facts, tables, estimation)
+    return tables_of_draws(cells.calibrated(facts), facts, tables, estimation)
