@@ -10,11 +10,11 @@ from svysynth.evaluation.audit import neighbours
 
 EXACT = pl.DataFrame(
     {
-        "guarantee": ["global", "global, noisy sums", "asymptotic"],
+        "guarantee": ["global", "global, noisy sums", "global, whole clusters", "asymptotic"],
         "neighbours": "natural",
         "relation": "changed",
-        "claim": [1.0, 1.0, 7.2],
-        "holds": [True, True, None],
+        "claim": [1.0, 1.0, 1.0, 7.2],
+        "holds": [True, True, True, None],
     }
 )
 SAMPLED = pl.DataFrame(
@@ -39,11 +39,11 @@ def test_the_page_is_the_committed_one_with_other_numbers(tmp_path, monkeypatch)
     [
         (EXACT, SAMPLED, []),
         (
-            EXACT.with_columns(holds=pl.Series([True, False, None])),
+            EXACT.with_columns(holds=pl.Series([True, False, True, None])),
             SAMPLED,
             ["noisy sums, natural neighbours, changed"],
         ),
-        (EXACT[:1], SAMPLED, ["1 guarantees are judged exactly, not 2"]),
+        (EXACT[:1], SAMPLED, ["1 guarantees are judged exactly, not 3"]),
         (EXACT, SAMPLED.with_columns(holds=pl.lit(False)), ["laplace, white box: the lower bound 0.400 exceeds"]),
     ],
 )

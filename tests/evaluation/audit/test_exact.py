@@ -20,6 +20,7 @@ from svysynth.evaluation.audit.exact import (
     ROUNDING,
     asymptotic,
     audit_exact,
+    cluster_losses,
     hockey_stick,
     least_epsilon,
     make_pairs,
@@ -61,6 +62,20 @@ def test_every_neighbour_is_within_the_promise_of_noisy_sums(epsilon):
     losses = measured_losses([*PAIRS, *CORNERS], epsilon)
     for relation, claim in (("blanked out", epsilon / 2), ("changed", epsilon)):
         assert 0.95 * claim < losses[relation].epsilon.max() <= claim + ROUNDING
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_every_whole_cluster_is_within_the_promise(epsilon):
+    """All answers of a cluster changed or blanked out, with the cluster's share of ε for each record."""
+    losses = cluster_losses(PAIRS, epsilon)
+    for relation, claim in (("blanked out", epsilon / 2), ("changed", epsilon)):
+        assert 0.8 * claim < losses[relation].epsilon.max() <= claim + ROUNDING
+
+
+def test_clusters_with_the_epsilon_of_a_record_are_caught(monkeypatch):
+    """A planted bug: noise for two thirds of the size of the cluster."""
+    monkeypatch.setattr(measuring.Use, "scale", property(lambda use: use.sensitivity / float(use.epsilon) / 1.5))
+    assert cluster_losses(SOME, 1.0)["changed"].epsilon.max() > 1.05
 
 
 def test_noisy_sums_with_half_of_the_sensitivity_or_without_a_bound_are_caught(monkeypatch):
@@ -164,8 +179,13 @@ def test_what_the_asymptotic_mechanism_does_not_promise():
 
 def test_the_asymptotic_kind_is_shown_and_not_judged():
     found = audit_exact(PAIRS[:20])
-    assert found["claim"].to_list() == [1.0] * 4 + [0.5, 1.0] * 2 + [3.6, 7.2] * 2
-    for guarantee, verdict in (("global", True), ("global, noisy sums", True), ("asymptotic", None)):
+    assert found["claim"].to_list() == [1.0] * 4 + [0.5, 1.0] * 4 + [3.6, 7.2] * 2
+    for guarantee, verdict in (
+        ("global", True),
+        ("global, noisy sums", True),
+        ("global, whole clusters", True),
+        ("asymptotic", None),
+    ):
         assert found.filter(guarantee=guarantee)["holds"].to_list() == [verdict] * 4
 
 

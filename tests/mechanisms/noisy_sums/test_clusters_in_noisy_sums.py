@@ -338,6 +338,15 @@ def test_too_few_clusters_are_refused(tmp_path):
     assert not (tmp_path / "out/public").exists()
 
 
+def test_strata_of_one_cluster_are_refused_whatever_direct_tables_do_with_them(tmp_path):
+    frame = people()
+    frame = frame.filter((pl.col("region") != "r1") | (pl.col("village") == "v3"))
+    path = written(tmp_path, SPEC + '\n[estimation]\nlonely = "certainty"\n', frame)
+    with pytest.raises(SurveyError, match="strata with one cluster"):
+        svysynth.release(path, tmp_path / "out")
+    assert not (tmp_path / "out/public").exists()
+
+
 # --- a release ---
 
 

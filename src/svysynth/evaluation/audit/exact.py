@@ -3,7 +3,7 @@
 The noise of tables: the sums of two neighbours are whole numbers, and noise with P(j) ∝ e^(−|j|/b) on each gives any
 result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases use. The noisy sums to
 which models are fitted are audited in the same way: all that is measured of the records, at a scaling that the noisy
-histograms may have given.
+histograms may have given. So are whole clusters, whose records have the largest cluster's share of ε each.
 
 The asymptotic mechanism: each posterior of a model with two parameters on a grid is a finite list of probabilities. The
 privacy loss between two posteriors is therefore exact: the largest ratio, and the hockey-stick divergence at any ε.
@@ -27,6 +27,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noise import Use, contributions, split_budget
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
 from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Use as Measured
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
@@ -41,6 +42,10 @@ EPSILON = 1.0
 """ε of the audited noise, unless another is asked for."""
 SHARES = (Fraction(1, 10), Fraction(2, 5), Fraction(1, 5), Fraction(1, 5))
 """Parts of ε for each of two histograms, sums, squares and weighted sums, where noisy sums are audited."""
+CLUSTER_SHARES = (Fraction(1, 10), Fraction(3, 10), Fraction(1, 5), Fraction(1, 5), Fraction(1, 10))
+"""The same where squares between clusters are measured too."""
+LIMIT = LARGEST // 5
+"""D of the squares between clusters."""
 SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 5.0)
 LARGEST_BOUND = 1.8
 """Δ_α of the asymptotic mechanism, the paper's: ε = 3.6 for one draw and a record blanked out."""
@@ -161,26 +166,49 @@ def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequenc
 
 def measured_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
     """The same for the noisy sums of models. Neighbours' sums differ by what the one record adds to them."""
-    parts = [Fraction(epsilon) * share for share in SHARES]
-    uses = [
-        *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
-        Measured("sums", 2 * LARGEST, parts[1]),
-        Measured("squares", 2 * LARGEST**2, parts[2]),
-        Measured("weighted sums", 2 * LARGEST, parts[3]),
-    ]
+    uses = _uses([Fraction(epsilon) * share for share in SHARES])
     found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
     for pair in pairs:
         place = int(np.flatnonzero(~pair.blanked.there)[0])
-        before, changed = (_record_sums(own, place) for own in (pair.before, pair.changed))
+        before, changed = (_sums(own, slice(place, place + 1)) for own in (pair.before, pair.changed))
         nothing = [np.zeros_like(own) for own in before]
         found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
         found["changed"].append(_log_ratio(before, changed, uses))
     return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
 
 
-def _record_sums(sample: Sample, place: int) -> list[Integers]:
-    """What one record adds to all that noisy sums measure: two histograms, sums, squares, weighted sums."""
-    own = slice(place, place + 1)
+def cluster_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
+    """The same if all answers of a cluster are replaced: the sample is a cluster, and each record has its share of ε.
+
+    Each record is in a cell of its own, and gets the answers of the changed record, or is blanked out.
+    """
+    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
+    for pair in pairs:
+        size, place = len(pair.before.t), int(np.flatnonzero(~pair.blanked.there)[0])
+        parts = [Fraction(epsilon) / size * share for share in CLUSTER_SHARES]
+        uses = [*_uses(parts), Measured("squares between clusters", between_sensitivity(LIMIT), parts[-1])]
+        other = Sample.of(np.full(size, pair.changed.t[place]), np.full(size, pair.changed.w[place]))
+        before, changed = (_sums(own, slice(0, size)) for own in (pair.before, other))
+        nothing = [np.zeros_like(own) for own in before]
+        for sums in (before, changed, nothing):
+            whole = sums[2].sum(axis=1).astype(np.int64)
+            sums.append(clamped_squares(whole[np.newaxis], np.array([size]), LIMIT))
+        found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
+        found["changed"].append(_log_ratio(before, changed, uses))
+    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
+
+
+def _uses(parts: Sequence[Fraction]) -> list[Measured]:
+    return [
+        *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
+        Measured("sums", 2 * LARGEST, parts[1]),
+        Measured("squares", 2 * LARGEST**2, parts[2]),
+        Measured("weighted sums", 2 * LARGEST, parts[3]),
+    ]
+
+
+def _sums(sample: Sample, own: slice) -> list[Integers]:
+    """What records add to all that noisy sums measure: two histograms, sums, squares, weighted sums."""
     answers = Answers(sample.t, sample.w, BOUNDS, "identity", len(sample.t) / POPULATION)
     t, v = answers(own)
     bands = bands_of(BOUNDS, "identity", len(sample.t), POPULATION)
@@ -314,14 +342,15 @@ def audit_exact(
     """One row for each guarantee, sort of neighbours and relation; `holds` is null where nothing exact is promised.
 
     The global guarantee is that of the noise of tables at that ε, and that of noisy sums, where a respondent blanked
-    out has ε/2. The asymptotic guarantee is that of the paper's mechanism at Δ_α = 1.8 with one draw; it does not
-    promise a bound for every pair, so nothing is judged.
+    out has ε/2, also with whole clusters protected by ε/k for each of k records. The asymptotic guarantee is that of
+    the paper's mechanism at Δ_α = 1.8 with one draw; it does not promise a bound for every pair, so nothing is judged.
     """
     progress(f"global: {len(pairs):,} pairs")
     rows = _rows("global", pairs, {"blanked out": epsilon, "changed": epsilon}, noise_losses(pairs, epsilon))
     progress(f"noisy sums: {len(pairs):,} pairs")
     halved: dict[Relation, float] = {"blanked out": epsilon / 2, "changed": epsilon}
     rows += _rows("global, noisy sums", pairs, halved, measured_losses(pairs, epsilon))
+    rows += _rows("global, whole clusters", pairs, halved, cluster_losses(pairs, epsilon))
     progress(f"asymptotic: {len(pairs):,} pairs")
     claims: dict[Relation, float] = {"blanked out": 2 * LARGEST_BOUND, "changed": 4 * LARGEST_BOUND}
     rows += _rows("asymptotic", pairs, claims, measure(asymptotic, pairs, claims))

@@ -152,6 +152,9 @@ class NoisySums(Mechanism):
             if clusters is not None and not min(clusters.freedom, clusters.degrees_of_freedom) >= FEWEST_FREE_CLUSTERS:
                 problem = "there are too few clusters in each stratum or cell to estimate the variance between clusters"
                 raise SurveyError("spec", "survey.cluster", problem, f"{merge}, or merge strata")
+            if clusters is not None and survey.index.lonely.any():
+                problem = "has strata with one cluster, whose part of the variance between clusters is not modelled"
+                raise SurveyError("design", "survey.strata", problem, "merge them with a neighbour")
         epsilon_of_record(privacy_of(spec).epsilon, privacy_of(spec).unit, survey)  # refuses one that is too small
         if len(survey) > MOST_RECORDS:
             raise SurveyError("data", "the survey", "has too many records for exact sums", "use mechanism = 'laplace'")
