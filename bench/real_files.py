@@ -73,6 +73,29 @@ def sample(size: str, strata: str, n: int, spread: float = 0.0) -> Callable[[pl.
     return draw
 
 
+def two_stages(cluster: str, size: str, drawn: int, each: int) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """Makes a function that draws clusters with replacement, and records in each of them.
+
+    Probabilities are in proportion to the number of records of a cluster and, within it, to a size.
+    """
+
+    def draw(frame: pl.DataFrame) -> pl.DataFrame:
+        generator = np.random.default_rng(SEED)
+        frame = frame.filter(pl.col(size) > 0)
+        records = frame.group_by(cluster, maintain_order=True).len()
+        chance = (records["len"] / records["len"].sum()).to_numpy()
+        parts = []
+        for number, place in enumerate(generator.choice(records.height, drawn, p=chance)):
+            part = frame.filter(pl.col(cluster) == records[cluster][int(place)])
+            share = (part[size] / part[size].sum()).to_numpy()
+            chosen = generator.choice(part.height, each, p=share)
+            weight = pl.Series("w", 1 / (drawn * chance[place] * each * share[chosen]))
+            parts.append(part[chosen].with_columns(weight, psu=pl.lit(number)))
+        return pl.concat(parts)
+
+    return draw
+
+
 def cases() -> Iterator[Case]:
     schools = {"outcome": "api00", "weight": "pw", "strata": "stype", "public": ["stype"], "population_total": 6194.0}
     for privacy in (FBS, FBP):
@@ -82,7 +105,9 @@ def cases() -> Iterator[Case]:
     for privacy in (noisy((200.0, 1000.0), (1.0, 300.0)), laplace((200.0, 1000.0), (1.0, 60.0))):
         yield Case("The same, weights confidential", "apistrat", schools, privacy)
     clusters = schools | {"cluster": "dnum", "strata": None}
-    yield Case("Schools, clusters (apiclus1)", "apiclus1", clusters, FBS)
+    for privacy in (FBS, noisy((200.0, 1000.0), (1.0, 300.0))):
+        yield Case("Schools, clusters (apiclus1)", "apiclus1", clusters, privacy)
+    yield Case("The same, weights declared public", "apiclus1", clusters | {"weight_public": True}, privacy)
     health = {"outcome": "HI_CHOL", "transform": "identity", "weight": "WTMEC2YR", "strata": "SDMVSTRA"}
     health |= {"public": ["agecat", "RIAGENDR"], "population_total": 276536446.0}
     yield Case("High cholesterol, answers missing (nhanes)", "nhanes", health | {"cluster": "SDMVPSU"}, FBS)
@@ -95,6 +120,8 @@ def cases() -> Iterator[Case]:
     earners = lambda frame: frame.filter(pl.col("py010n") > 0)  # noqa: E731
     for privacy in (FBS, FBP, noisy((100.0, 500_000.0), (50.0, 3_000.0)), laplace((0.0, 150_000.0), (100.0, 1200.0))):
         yield Case("Employees' incomes, Austria (eusilc)", "eusilc", income, privacy, earners)
+    households = noisy((100.0, 500_000.0), (50.0, 3_000.0))
+    yield Case("The same, in households (eusilc)", "eusilc", income | {"cluster": "db030"}, households, earners)
     hours = {"outcome": "earningsHour", "weight": "weights", "public": ["education", "sex"]}
     for privacy in (FBS, noisy((1.0, 500.0), (0.5, 200.0))):
         yield Case("Hourly earnings (ses)", "ses", hours | {"population_total": 115_741.0}, privacy)
@@ -103,6 +130,13 @@ def cases() -> Iterator[Case]:
     for privacy in (FBS, FBP, noisy((200.0, 1000.0), (0.1, 200.0))):
         total = tests | {"population_total": 6157.0}
         yield Case("Schools drawn by enrolment (apipop)", "apipop", total, privacy, drawn, _mean("api00", "enroll"))
+    districts = tests | {"strata": None, "public": ["stype"], "cluster": "psu", "population_total": 6157.0}
+    drawn_twice = two_stages("dnum", "enroll", 60, 15)
+    for privacy in (FBS, noisy((200.0, 1000.0), (0.1, 200.0))):
+        title = "Schools by enrolment in districts drawn by their size (apipop)"
+        yield Case(title, "apipop", districts, privacy, drawn_twice, _mean("api00", "enroll"))
+        unclustered = districts | {"cluster": None}
+        yield Case("The same, clusters ignored", "apipop", unclustered, privacy, drawn_twice, _mean("api00", "enroll"))
     for name, outcome, other, size, largest in (
         ("CPS1988", "wage", "ethnicity", 28155.0, 3000.0),
         ("CPSSW8", "earnings", "gender", 61395.0, 80.0),

@@ -1,0 +1,78 @@
+"""Makes docs/clusters.md from the results of bench/clusters.py: python bench/clusters_page.py"""
+
+from pathlib import Path
+
+import polars as pl
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "clusters.md"
+RESULTS = HERE / "results" / "clusters.csv"
+CELLS = ["cells of three", "cells of two", "margins", "whole"]
+METHODS = {
+    "direct": "the sample, with its clusters",
+    "direct ignoring clusters": "the sample, clusters ignored",
+    "fbs": "FBS from noisy sums",
+    "fbs ignoring clusters": "FBS from noisy sums, clusters ignored",
+    "asymptotic fbs": "FBS, asymptotic (not differential privacy)",
+}
+COVERAGE, LONGEST = 0.92, 1.3
+TOP = """# Samples of clusters: coverage on repeated samples
+
+This page shows how often 95% intervals cover the true figure if the sample was drawn in two stages. It is made by
+`python bench/clusters_page.py` from bench/results/clusters.csv, which `python bench/clusters.py` writes. A population
+has 1,000 clusters in five regions. From each region twelve clusters are drawn with replacement, with probabilities that
+go with the outcome, and from each cluster 10 to 30 records, again with unequal probabilities. Each sample is protected
+once. Tables are by region, sex and age group.
+
+FBS is the fully Bayes model of the observed sample, with effects of clusters. ε is the privacy loss (smaller is safer)
+for an answer that is blanked out: 5 for noisy sums, 10.8 for the asymptotic mechanism, which makes three synthetic
+files. The *share between clusters* is the intraclass correlation of the log outcome.
+
+An entry has four numbers: cells of three columns, cells of two, margins of one, and the whole file, each the mean over
+its cells. There is no interval where a figure is known without error. Lengths are ratios to those of the direct
+analysis of the sample with its clusters. **Bold**: coverage below 0.92, or lengths above 1.3. R is the number of
+releases. With R releases the coverage of one figure has a standard error of up to 0.22/√R.
+"""
+BOTTOM = """
+## How to read the tables
+
+If clusters are ignored, intervals are far too short, and the shorter the larger the part of the population: cells that
+are spread over all clusters have most of the variance between clusters. Noisy sums with clusters cover at least as
+often as the direct analysis, which itself covers too rarely in small cells. Their intervals are at most 1.3 times as
+long. `python bench/clusters.py --help` says how to run the study.
+"""
+
+
+def main():
+    found = pl.read_csv(RESULTS, infer_schema_length=None).filter(pl.col("kind") == "tables")
+    text = TOP
+    for icc in found["icc"].unique(maintain_order=True):
+        text += f"\n## Share between clusters: {icc:g}\n\n"
+        text += "| method | R | counts: coverage | counts: length | means: coverage | means: length |\n"
+        text += "|---|---|---|---|---|---|\n"
+        for method, name in METHODS.items():
+            own = found.filter(pl.col("icc") == icc, pl.col("method") == method)
+            if not own.is_empty():
+                entries = [entry(own, statistic, column) for statistic in ("count", "mean") for column in LIMITS]
+                text += f"| {name} | {own['replicates'][0]:,} | {' | '.join(entries)} |\n"
+    PAGE.write_text(text + BOTTOM, encoding="utf-8")
+
+
+LIMITS = {"coverage": lambda value: value < COVERAGE, "length_over_direct": lambda value: value > LONGEST}
+
+
+def entry(rows, statistic, column):
+    """The figures of one statistic in all classes of cells; those outside the limits are bold."""
+    return " / ".join(number(rows, statistic, column, cells) for cells in CELLS)
+
+
+def number(rows, statistic, column, cells):
+    value = rows.filter(pl.col("statistic") == statistic, pl.col("cells") == cells)[column]
+    if value.is_empty():
+        return "–"
+    text = f"{value[0]:.2f}" if column == "length_over_direct" else f"{value[0]:.3f}"
+    return f"**{text}**" if LIMITS[column](value[0]) else text
+
+
+if __name__ == "__main__":
+    main()
