@@ -397,7 +397,7 @@ def test_a_release_that_protects_clusters_says_so_and_gives_each_record_its_shar
     assert "any one cluster of respondents" in manifest["statement"][0]
     assert manifest["guarantee"]["epsilon_changed"] == 600.0
     measured = json.loads((released.public / "measurement.json").read_text())
-    parts = [measured[part] for part in ("squares", "weighted", "between_clusters")]
+    parts = [measured[part] for part in ("squares", "weighted_sums", "between_clusters")]
     spent = sum(Fraction(part["epsilon"]) for part in [*parts, *measured["sums"]])
     spent += 2 * Fraction(measured["histograms"]["epsilon"])
     assert 0.5 * 600 < spent * people().group_by("region", "village").len()["len"].max() <= 600
