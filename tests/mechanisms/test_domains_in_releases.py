@@ -336,7 +336,7 @@ def test_a_manifest_whose_domains_contradict_it_is_refused(released, tmp_path, c
     [
         (
             "salary > 20000",
-            "names the confidential column 'salary'. Whoever reads the tables would learn who is inside",
+            "names the confidential column 'salary'. Its tables would reveal something",
         ),
         ("wt > 20", "names the confidential column 'wt'"),
         ("block = 'b1'", "names a column that is not public: 'block'"),

@@ -22,12 +22,12 @@ UNLISTED = "\x00"
 """Stands for a value without a band or recode; no level can have this name, because it cannot be printed."""
 
 NO_NUMBER = (
-    "not a number, or infinite, and in no band",
-    "correct them, or list codes for missing answers in 'missing' of this column's section",
+    "not a finite number, and so in no band",
+    "correct them, or list the codes of missing answers in 'missing' of this column's section",
 )
 NO_CODE = (
     "not among the codes of its 'recode'",
-    "list every code there, or name a level in survey.other that stands for the rest",
+    "list every code there, or name the level in survey.other that replaces all other codes",
 )
 """The problem and the remedy for values without a level."""
 
