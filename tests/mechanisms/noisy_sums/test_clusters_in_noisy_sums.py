@@ -1,5 +1,6 @@
 """Clusters in noisy sums: what is measured between them, its sensitivity, and standard errors of tables and files."""
 
+import json
 import shutil
 import subprocess
 from dataclasses import replace
@@ -311,7 +312,7 @@ statistics = ["count", "mean", "total"]
 def written(folder, text=SPEC, frame=None):
     (people() if frame is None else frame).write_csv(folder / "people.csv")
     (folder / "s.toml").write_text(text)
-    open_budget(folder / "ledger.sqlite", "people", 100, "differential privacy")
+    open_budget(folder / "ledger.sqlite", "people", 1000, "differential privacy")
     return folder / "s.toml"
 
 
@@ -349,12 +350,15 @@ def test_strata_of_one_cluster_are_refused_whatever_direct_tables_do_with_them(t
 
 # --- a release ---
 
+WHOLE_CLUSTERS = SPEC.replace("epsilon = 20.0", 'epsilon = 600.0\nunit = "cluster"')
+"""The largest cluster has 30 records: each has ε = 20."""
+
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    """A release that was paid for, and its public folder alone, elsewhere."""
+    """A release that was paid for and protects whole clusters, and its public folder alone, elsewhere."""
     house = tmp_path_factory.mktemp("house")
-    done = svysynth.release(written(house), house / "out")
+    done = svysynth.release(written(house, WHOLE_CLUSTERS), house / "out")
     public = tmp_path_factory.mktemp("user") / "public"
     shutil.copytree(house / "out/public", public)
     tables = pl.read_csv(public / "tables.csv", schema_overrides={"df": pl.Float64})
@@ -385,6 +389,18 @@ def test_a_release_with_clusters_is_verified_and_gives_more(released):
     assert both.height == 12
     # the files of twenty draws, each with clusters of its own
     assert (both["se"] / both["se_table"]).is_between(0.75, 1.35).all()
+
+
+def test_a_release_that_protects_clusters_says_so_and_gives_each_record_its_share(released):
+    manifest = json.loads((released.public / "manifest.json").read_text())
+    assert manifest["guarantee"]["unit"] == manifest["privacy"]["unit"] == "cluster"
+    assert "any one cluster of respondents" in manifest["statement"][0]
+    assert manifest["guarantee"]["epsilon_changed"] == 600.0
+    measured = json.loads((released.public / "measurement.json").read_text())
+    parts = [measured[part] for part in ("squares", "weighted", "between_clusters")]
+    spent = sum(Fraction(part["epsilon"]) for part in [*parts, *measured["sums"]])
+    spent += 2 * Fraction(measured["histograms"]["epsilon"])
+    assert 0.5 * 600 < spent * people().group_by("region", "village").len()["len"].max() <= 600
 
 
 def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_path):

@@ -176,6 +176,9 @@ def test_models_without_effects_and_public_weights_are_refused(tmp_path):
     public = ("population_total = 60000", "weight_public = true")
     found = find_public(spec_with(tmp_path, public))
     assert [finding.place for finding in found if finding.stops] == ["survey.weight_public"]
+    corrected = ('cluster = "school"', 'cluster = "school"\nfpc = "schools"\nfpc_public = true')
+    found = find_public(spec_with(tmp_path, corrected))
+    assert [finding.place for finding in found if finding.stops] == ["survey.fpc"]
     assert not [finding for finding in find_public(spec_with(tmp_path)) if finding.stops]
 
 

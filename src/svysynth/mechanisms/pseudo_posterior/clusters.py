@@ -22,13 +22,25 @@ PUBLIC_WEIGHTS = Finding(
     "leave survey.weight_public out; the weights are then protected too",
     stops=True,
 )
+CLUSTERS_CORRECTED = Finding(
+    "survey.fpc",
+    "the model with effects of clusters cannot be combined with a finite population correction",
+    "its standard errors have not been tested on samples that have a large share of all clusters",
+    "leave survey.fpc out: standard errors are then too large",
+    stops=True,
+)
 MOST_CLUSTERS = 10_000
 """The most clusters: every draw has two effects of each, and thousands of draws are in memory."""
 
 
 def clusters_of_model(spec: Spec, traits: Traits) -> list[Finding]:
     """The findings for a model that cannot be used if the sample has clusters."""
-    found = (not traits.clusters, NO_EFFECTS), (spec.survey.weight_public, PUBLIC_WEIGHTS)
+    survey = spec.survey
+    found = (
+        (not traits.clusters, NO_EFFECTS),
+        (survey.weight_public, PUBLIC_WEIGHTS),
+        (survey.fpc is not None, CLUSTERS_CORRECTED),
+    )
     return [finding for applies, finding in found if applies]
 
 
