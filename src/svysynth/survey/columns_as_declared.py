@@ -66,7 +66,7 @@ def _made(series: pl.Series, own: ColumnSpec, spec: SurveySpec, file: DataFile) 
 
 
 def _in_bands(series: pl.Series, own: ColumnSpec, file: DataFile) -> pl.Series:
-    """The band of each number; a band has its lower end and not its upper end."""
+    """The band of each number; a band includes its lower end but not its upper end."""
     series = series.cast(pl.Float64) if series.dtype == pl.Null else series
     if series.dtype == pl.String:
         text = number_text(series, file)
