@@ -160,7 +160,7 @@ def test_commands_show_domains_and_a_release_refuses_them_before_the_charge(tmp_
 
 def test_domains_that_do_not_meet_are_refused():
     survey = read("stratified", domain="b = 'b1'", domains=["b = 'b2'"])
-    with pytest.raises(svysynth.SurveyError, match="has no record inside its domain and that of the survey"):
+    with pytest.raises(svysynth.SurveyError, match="no record that is inside both its domain and that of the survey"):
         svysynth.tabulate(survey, "a", domain="b = 'b2'")
 
 

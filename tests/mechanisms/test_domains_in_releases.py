@@ -118,7 +118,7 @@ def test_a_domain_of_declared_levels_without_records_is_a_table_of_zeros_and_no_
         found = svysynth.tabulate(survey, "s", STATISTICS, domain=domain)
         assert found["n"].to_list() == [0] * 12
         assert found["estimate"].to_list() == [0.0] * 3 + [None] * 3 + [0.0] * 3 + [None] * 3
-    with pytest.raises(SurveyError, match="no record inside its domain"):
+    with pytest.raises(SurveyError, match="no record that is inside both its domain"):
         svysynth.tabulate(survey, "s", domain="g < 2")  # no level is inside both
     with pytest.raises(SurveyError, match="has no record inside"):
         read_survey(frame, **roles, levels=levels, domain="g = 4")
@@ -336,7 +336,7 @@ def test_a_manifest_whose_domains_contradict_it_is_refused(released, tmp_path, c
     [
         (
             "salary > 20000",
-            "names the confidential column 'salary'. Whoever reads the tables would learn who is inside",
+            "names the confidential column 'salary'. Its tables would reveal something",
         ),
         ("wt > 20", "names the confidential column 'wt'"),
         ("block = 'b1'", "names a column that is not public: 'block'"),

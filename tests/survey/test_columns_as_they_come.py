@@ -153,8 +153,8 @@ def test_labels_that_do_not_belong_to_codes_are_refused(text, message):
     [
         ([1.0, None, 3.0], {"bands": [2]}, "1 of 3 records is missing"),
         ([1.0, float("nan"), 3.0], {"bands": [2]}, "1 of 3 records is missing"),
-        ([1.0, float("inf"), float("-inf")], {"bands": [2]}, "2 of 3 records are not a number, or infinite"),
-        (["1", SECRET, "3"], {"bands": [2]}, "1 of 3 records is not a number"),
+        ([1.0, float("inf"), float("-inf")], {"bands": [2]}, "2 of 3 records are not a finite number"),
+        (["1", SECRET, "3"], {"bands": [2]}, "1 of 3 records is not a finite number"),
         (["1", "NA", "3"], {"bands": [2]}, "1 of 3 records is missing"),
         ([True, False, True], {"bands": [2]}, "is not numeric"),
         ([[1], [2], [3]], {"bands": [2]}, "is not numeric"),
@@ -178,7 +178,7 @@ def test_a_missing_level_that_labels_of_the_data_have_too_is_refused(tmp_path):
     frame = frame_of(x=["Refused", "Male", "Male"])
     pytest.importorskip("pyreadstat")
     write_frame(frame, path, {"x": {"1": "Male", "9": "Refused"}})
-    with pytest.raises(SurveyError, match=r"survey\.columns\.x\.missing_level: is the label of a code"):
+    with pytest.raises(SurveyError, match=r"survey\.columns\.x\.missing_level: is also the label of a code"):
         column(path, missing_level="Refused")
     assert column(path, missing=["9"], missing_level="Refused") == ["Refused", "Male", "Male"]
 
@@ -340,7 +340,7 @@ def test_a_survey_on_disk_is_the_one_in_memory(large):
     ("change", "message"),
     [
         ({"code": pl.lit("4")}, r"column 'answer': 2\d,\d\d\d of .* are not among the codes of its 'recode'"),
-        ({"age": pl.lit("old")}, r"column 'age': 2\d,\d\d\d of .* are not a number"),
+        ({"age": pl.lit("old")}, r"column 'age': 2\d,\d\d\d of .* are not a finite number"),
         ({"name": pl.lit("Region 1")}, "one label for several codes"),
         ({"name": pl.lit(None, pl.String)}, "has no label for some codes"),
     ],

@@ -26,7 +26,7 @@ class ListedModel(NamedTuple):
     promises: tuple[Promise, ...] = ("asymptotic",)
     """The guarantees with which it can be released."""
     clustered: str = ""
-    """The class of its form with effects of clusters, as module and name."""
+    """The class of the same model with effects of clusters, as module and name; empty without one."""
 
     @property
     def title(self) -> str:

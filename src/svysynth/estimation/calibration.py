@@ -29,13 +29,13 @@ from svysynth.survey.survey import Survey
 PLACE = "survey.calibration"
 MOST_ITERATIONS = 20_000
 FEW_ITERATIONS = 200
-"""With equal weights, totals have to be met within so few iterations that no weights of records need too many."""
+"""Equal weights have to meet the totals within this number, so that other weights do so within MOST_ITERATIONS."""
 MET = 1e-13
 """Totals are met when they are off by a smaller fraction than this."""
 NEARLY_MET = 1e-9
 """The fraction for linear calibration, which does not iterate."""
 DEPENDENT = 1e-11
-"""Directions of the regression with a smaller part of the largest are those in which margins overlap."""
+"""Eigenvalues below this fraction of the largest are zero up to rounding: margins overlap there."""
 
 
 @outlined
@@ -188,7 +188,7 @@ def uncalibrated(survey: Survey) -> Survey:
 
 
 def refuse_unmet_by_counts(survey: Survey) -> None:
-    """Stop if equal weights cannot meet the totals easily. This takes public facts alone: the sizes of cells."""
+    """Stop if equal weights do not meet the totals within few iterations. Only public sizes of cells are used."""
     if survey.calibration is not None:
         groups = survey.groups
         totals = totals_of_groups(survey, survey.calibration, groups.frame)

@@ -96,7 +96,7 @@ class Synthetic:
     ) -> pl.DataFrame:
         """One table with all its margins, combined over the synthetic surveys.
 
-        `domain` restricts it to a part of the population; the files have to be read with it (`domains`).
+        `domain` restricts it to a part of the population; it must be one of the `domains` of `read_synthetic`.
         """
         return self.tabulate_all([make_table(by, statistics, domain)], estimation)
 

@@ -116,7 +116,7 @@ def _calibrated_variance(
     in_base: Booleans | None,
     calibration: Calibration,
 ) -> Floats:
-    """V of what the regression on the totals leaves of z; it is not zero outside a domain, so all groups count."""
+    """V of the residuals of z in the regression on the totals; outside a domain they are not zero: all groups count."""
     found, whole = np.zeros(domains), np.zeros(len(domain), np.int64)
     for one in range(domains):
         own = domain == one

@@ -151,7 +151,7 @@ def refuse_apart(table: TableSpec, domains: Sequence[str], survey: Survey) -> No
     """Stop at a table without a record inside, unless public levels say that there could be one."""
     known = [survey.domains[domain] for domain in domains if domain in survey.domains]
     if len(known) < len(domains) or not known[0].meets(known[-1]):
-        problem = "has no record inside its domain and that of the survey"
+        problem = "has no record that is inside both its domain and that of the survey"
         raise SurveyError("data", f"table '{table.title}'", problem, "loosen one of them")
 
 

@@ -19,8 +19,8 @@ from svysynth.survey.row_filter import refuse_private_filter
 from svysynth.survey.survey import Survey
 
 PRIVATE_DOMAIN = (
-    "whoever reads the tables would learn who is inside, and a synthetic file does not show it where the column is not "
-    "in it"
+    "its tables would reveal something about a column that is not public, and synthetic files without the column could "
+    "not show which records are inside"
 )
 PUBLIC_DOMAIN = "name public columns only: add a column to survey.public if all its values may be published"
 MOST_UNDECLARED = 0.005
@@ -73,7 +73,7 @@ FPC = Finding(
 AVERAGE = Finding(
     "estimation.lonely",
     "releases cannot give a stratum of one unit the average of the others",
-    "software for synthetic files does not agree on which strata to average",
+    "statistical packages do not agree on which strata to average, and synthetic files are analysed with any of them",
     "set estimation.lonely to 'certainty' or 'adjust'",
     stops=True,
 )
@@ -82,8 +82,8 @@ AVERAGE = Finding(
 REPLICATES = Finding(
     "survey.replicates",
     "releases cannot use replicate weights of the file",
-    "they are functions of the confidential weights and of a design that synthetic records do not have, so synthetic "
-    "files can have none, and standard errors would be those of another design",
+    "they are functions of the confidential weights and of a sampling design that the synthetic files do not have, so "
+    "the synthetic files can have none, and standard errors would be those of another design",
     "declare the strata and the clusters instead, if the file has them, and leave survey.replicates out; or make "
     "direct tables with `svysynth tables`",
     stops=True,
@@ -156,14 +156,14 @@ def no_public_weights(spec: Spec) -> list[Finding]:
 
 
 def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
-    """The finding for a mechanism whose tables are not made from weights of records, and so cannot be calibrated."""
+    """The finding for a mechanism that has no weights of records which could be calibrated."""
     if survey.calibration is None:
         return []
     return [
         Finding(
             "survey.calibration",
             f"{who} cannot calibrate weights",
-            "its tables are made from noisy sums, and counts would not have the declared totals",
+            "it adds noise to the tables, and has no weights of records that could be calibrated",
             "use mechanism = 'fbs' or 'fbp', or leave survey.calibration out",
             stops=True,
         )
@@ -171,7 +171,7 @@ def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
 
 
 def unfit_calibration(survey: SurveySpec) -> list[Finding]:
-    """The findings for a calibration that synthetic weights could fail after the charge, or that cannot apply."""
+    """The findings for a calibration that could fail after the charge, or that public weights rule out."""
     if survey.calibration is None:
         return []
     found = (
@@ -179,7 +179,7 @@ def unfit_calibration(survey: SurveySpec) -> list[Finding]:
             survey.calibration.method == "linear" and len(survey.calibration.margins) > 1,
             "survey.calibration.method",
             "is 'linear', and a release cannot use it with several margins",
-            "weights of a synthetic file could become negative, which would be known only after the charge",
+            "weights of a synthetic file could become negative, and this would be known only after the charge",
             "use method = 'rake', whose standard errors are nearly the same",
         ),
         (

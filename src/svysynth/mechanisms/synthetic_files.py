@@ -78,7 +78,7 @@ def read_synthetic(
     """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
 
     `domain` restricts all tables to a part of the population, and `domains` can be those of single tables. Their
-    conditions are about the files, which have labels where the survey may have codes.
+    conditions use the values in the synthetic files: labels, where the survey has codes with labels.
 
     The files may be frames. `weight_public` and `calibration` are those of the spec. `rules` and `strata_in_variance`
     are those of the model that made the files; the report of the release states them.

@@ -1,4 +1,4 @@
-"""Unit: the ε that is left for each record if the promise is for whole clusters.
+"""Unit: the ε that each record has if the promise is for whole clusters.
 
 Mechanisms bound what one record changes. The answers of a cluster with k records are changed one record at a time, so a
 promise of ε/k for each record is one of ε for the cluster (group privacy). Which records share a cluster is public.
@@ -13,9 +13,9 @@ from svysynth.core.spec.privacy import Unit
 from svysynth.survey.survey import Survey
 
 LEAST = 0.01
-"""The least ε of a record: noise for a smaller one would drown every sum."""
+"""The least ε of a record: with less, the noise is larger than all information in the sums."""
 BELOW = 1 - 2.0**-50
-"""So that k records together never have more than ε, whatever floats round to."""
+"""A factor below 1, so that k records together never have more than ε because of rounding."""
 
 
 def epsilon_of_record(epsilon: float, unit: Unit, survey: Survey) -> float:
@@ -25,7 +25,7 @@ def epsilon_of_record(epsilon: float, unit: Unit, survey: Survey) -> float:
     found = epsilon * BELOW / largest_cluster(survey)
     if found < LEAST:
         problem = f"leaves less than {LEAST} for each record of the largest cluster"
-        raise SurveyError("spec", "privacy.epsilon", problem, "use a larger ε, or protect single respondents")
+        raise SurveyError("spec", "privacy.epsilon", problem, "use a larger ε, or set privacy.unit = 'respondent'")
     return found
 
 

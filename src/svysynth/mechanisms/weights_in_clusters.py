@@ -1,7 +1,7 @@
-"""Weights in clusters: whether the weights vary within clusters, without which they have no density there.
+"""Weights in clusters: whether the weights vary within clusters, as a model with effects of clusters needs.
 
-Where all records of a cluster have the same weight, as if clusters had been drawn by size and their members at random,
-the variance within clusters that a model with cluster effects estimates is zero.
+If all records of a cluster have the same weight (clusters drawn with probabilities in proportion to size, and equal
+probabilities within them), the variance of weights within clusters is zero, and the model has no density.
 """
 
 from __future__ import annotations

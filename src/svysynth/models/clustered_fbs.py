@@ -3,10 +3,10 @@
 (t, v) = xβ + u_j + e with u_j ~ N₂(0, T) for cluster j and e ~ N₂(0, Σ). β and Σ have the priors of FBS. T is
 diag(τ)Ω_u diag(τ) with τ ~ half-t(3, 0, 10) and Ω_u ~ LKJ(2).
 
-The weights α multiply the log-likelihood of a record given all parameters, of which the u_j are some:
+The weights α multiply the log-likelihood of a record given all parameters, the effects u_j included:
 αᵢ·log N₂((t, v)ᵢ | xᵢβ + u_j, Σ). With nⱼ the sum of α in a cluster, the mean of its residuals is N(0, T + Σ/nⱼ). The
-effects are integrated out, as is β, and both are drawn exactly afterwards. So the sampler moves on the same parameters
-as for FBS, and on T.
+effects are integrated out, as is β, and both are drawn exactly afterwards. So what is sampled are the parameters of
+FBS, and T.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ClusteredFBS:
     """FBS with cluster effects, for surveys that were sampled in clusters."""
 
     cluster_correlation_shape: float = 2.0
-    """The LKJ parameter of Ω_u."""
+    """The parameter of the LKJ prior of Ω_u."""
     name = "fbs"
     sampling = Sampling(near_normal=True)
     combining = CombiningRule()

@@ -58,7 +58,7 @@ class Records:
         """The cluster of every record, and the number of clusters; for models with effects of clusters alone."""
         if self.cluster is None:
             remedy = "name the column of the clusters (survey.cluster), or use a model without these effects"
-            raise SurveyError("data", "the survey", "has no clusters, of which the model has effects", remedy)
+            raise SurveyError("data", "the survey", "has no clusters, and the model has effects of clusters", remedy)
         return self.cluster, int(self.cluster.max()) + 1
 
     def in_clusters(self) -> tuple[Integers, Integers, Integers]:

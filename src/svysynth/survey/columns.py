@@ -249,7 +249,7 @@ def _label_of_missing(column: str, labels: Mapping[str, str], level: str) -> dic
     if level in labels.values():
         remedy = "give the level of missing answers another name, or list the code as missing"
         place = f"survey.columns.{column}.missing_level"
-        raise SurveyError("data", place, "is the label of a code of the column, too", remedy)
+        raise SurveyError("data", place, "is also the label of a code of the column", remedy)
     return {level: level}
 
 

@@ -22,12 +22,12 @@ UNLISTED = "\x00"
 """Stands for a value without a band or recode; no level can have this name, because it cannot be printed."""
 
 NO_NUMBER = (
-    "not a number, or infinite, and in no band",
-    "correct them, or list codes for missing answers in 'missing' of this column's section",
+    "not a finite number, and so in no band",
+    "correct them, or list the codes of missing answers in 'missing' of this column's section",
 )
 NO_CODE = (
     "not among the codes of its 'recode'",
-    "list every code there, or name a level in survey.other that stands for the rest",
+    "list every code there, or name the level in survey.other that replaces all other codes",
 )
 """The problem and the remedy for values without a level."""
 
@@ -66,7 +66,7 @@ def _made(series: pl.Series, own: ColumnSpec, spec: SurveySpec, file: DataFile) 
 
 
 def _in_bands(series: pl.Series, own: ColumnSpec, file: DataFile) -> pl.Series:
-    """The band of each number; a band has its lower end and not its upper end."""
+    """The band of each number; a band includes its lower end but not its upper end."""
     series = series.cast(pl.Float64) if series.dtype == pl.Null else series
     if series.dtype == pl.String:
         text = number_text(series, file)

@@ -48,7 +48,7 @@ AS_IT_IS = ColumnSpec()
 
 
 def band_labels(bands: tuple[float, ...]) -> tuple[str, ...]:
-    """The names of the bands between these numbers. Each has its lower end and not its upper end.
+    """The names of the bands between these numbers. Each includes its lower end but not its upper end.
 
     Text with a hyphen in front would look like a formula in a CSV file, so that negative numbers have a minus sign.
 

@@ -1,7 +1,7 @@
 """Several stages of sampling: `strata`, `cluster` and `fpc` of `[survey]` as lists, with one column for each stage.
 
 `SurveySpec.strata`, `cluster` and `fpc` are the columns of the first stage, and `SurveySpec.later` has those of the
-others, which a spec may also give as `[[survey.later]]`. So code that knows one stage only can go on to do so.
+others, which a spec may also give as `[[survey.later]]`. So code that uses one stage only need not know of the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def by_stage(settings: Any) -> Any:
     if not lists:
         return settings
     if settings.get("later"):
-        raise clash("'later' and a list by stage both have later stages: keep one of them")
+        raise clash("'later' and a list both give later stages: keep one of them")
     for role, columns in lists.items():
         if not columns:
             raise clash(f"'{role}' is an empty list: name a column for each stage, or leave it out")

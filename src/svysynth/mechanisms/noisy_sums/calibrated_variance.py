@@ -3,7 +3,7 @@
 The weights of a draw are calibrated to the declared totals, as those of a file are (`estimation/calibration.py`). A
 count of a declared level is then the same in all draws. The linearised value of a statistic loses what the regression
 on the totals explains: z = w(1_d(a + b·y) − c·1_base − x′B). The regression has the mean weights over draws; the draws
-differ little from these, and what the totals explain exactly is removed with any weights.
+differ little from these, and a value that the totals explain exactly has no residual with any weights.
 """
 
 from __future__ import annotations

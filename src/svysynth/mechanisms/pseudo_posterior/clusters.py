@@ -24,8 +24,8 @@ PUBLIC_WEIGHTS = Finding(
 )
 CLUSTERS_CORRECTED = Finding(
     "survey.fpc",
-    "the model with effects of clusters has no finite population correction",
-    "its standard errors have not been tried on samples of a large share of all clusters",
+    "the model with effects of clusters cannot be combined with a finite population correction",
+    "its standard errors have not been tested on samples that have a large share of all clusters",
     "leave survey.fpc out: standard errors are then too large",
     stops=True,
 )
@@ -34,7 +34,7 @@ MOST_CLUSTERS = 10_000
 
 
 def clusters_of_model(spec: Spec, traits: Traits) -> list[Finding]:
-    """What speaks against a model where the sample has clusters."""
+    """The findings for a model that cannot be used if the sample has clusters."""
     survey = spec.survey
     found = (
         (not traits.clusters, NO_EFFECTS),
@@ -45,11 +45,11 @@ def clusters_of_model(spec: Spec, traits: Traits) -> list[Finding]:
 
 
 def require_effects(model: Model, survey: Survey) -> None:
-    """Refuse a survey whose clusters the model cannot use, and a model of clusters for a survey that has none."""
+    """Refuse a survey whose clusters the model cannot use, and a model with effects of clusters if there are none."""
     if survey.design.cluster is None:
         if model.traits.clusters:
             remedy = "name the column of the clusters in read_survey(cluster=...), or give svysynth.FBS()"
-            raise SurveyError("data", "the survey", "has no clusters, of which the model has effects", remedy)
+            raise SurveyError("data", "the survey", "has no clusters, and the model has effects of clusters", remedy)
         return
     if not model.traits.clusters:
         problem = "the model has no effects of clusters, and standard errors would be far too small"
@@ -63,6 +63,6 @@ def require_few_clusters(survey: Survey) -> None:
     """Refuse a survey with more clusters than fit into memory with all draws of their effects."""
     clusters = len(survey.index.psu_stratum) if survey.design.cluster else 0
     if clusters > MOST_CLUSTERS:
-        problem = f"has {clusters:,} clusters, and the model can have effects of {MOST_CLUSTERS:,}"
+        problem = f"has {clusters:,} clusters, and the model takes at most {MOST_CLUSTERS:,}"
         remedy = "name a larger unit, such as the district of a household, or use guarantee = 'global'"
         raise SurveyError("data", "survey.cluster", problem, remedy)

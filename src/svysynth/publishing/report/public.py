@@ -191,7 +191,7 @@ def _columns(release: Release) -> list[tuple[str, str]]:
         known = meanings.get(survey.strata, "Public, as in the survey")
         meanings[survey.strata] = f"{known}. The strata of the sample"
     if survey.cluster:
-        known = meanings.get(survey.cluster, "Which rows share a cluster, as in the survey; its numbers are new")
+        known = meanings.get(survey.cluster, "Which rows share a cluster, as in the survey, under new numbers")
         meanings[survey.cluster] = f"{known}. The clusters of the sample"
     if survey.fpc:
         meanings[survey.fpc] = "Public: the finite population correction of the stratum, as in the survey"

@@ -7,11 +7,11 @@ further than D from its centre. What is measured is
     Σ_j R²/n_j,    Σ_j RQ/n_j,    Σ_j Q²/n_j,    each term rounded down to a whole number.
 
 If a respondent's answers are replaced by others, R and Q of one cluster change by r and q with |r| + |q| ≤ 2·LARGEST.
-Clamping makes no change larger. R² changes by 2·M·|r| at most, where M ≤ D·n_j is the absolute value of the middle of
+Clamping makes no change larger. R² changes by 2·M·|r| at most, where M ≤ D·n_j is the absolute value of the mean of
 the old and the new R, RQ by M·(|r| + |q|), and Q² by 2·M·|q|. So the three sums change by at most
-3·D·(|r| + |q|) ≤ 6·D·LARGEST together, and by one more for each that is rounded: with 6·D·LARGEST + 6 as the
-sensitivity, it is half as large if the answers are blanked out. n_j cancels out, so a large cluster needs no more noise
-than a small one.
+3·D·(|r| + |q|) ≤ 6·D·LARGEST together, and by one more for each that is rounded. The sensitivity is set to
+6·D·LARGEST + 6, so that half of it covers answers that are blanked out. n_j cancels out, so a large cluster needs no
+more noise than a small one.
 
 Which records share a cluster is public, as cells are. Sums for each cluster would need noise in each of them. For 60
 clusters of 20 records and ε = 5 (blanked out) with 12% of ε, the error of the variance between clusters, as a share of
