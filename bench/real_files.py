@@ -257,8 +257,8 @@ charged. Releases take fresh random numbers, so another run gives slightly diffe
 {table}
 
 **How to read the table.** Files that the models would represent wrongly are refused: files with weights that the strata
-determine, with answers that are yes or no, with clusters, or with amounts whose logarithms are far from normal. Where
-the weights of a stratified sample are declared public, they are kept and the mean is right.
+determine, with answers that are yes or no, or with amounts whose logarithms are far from normal. Where the weights of a
+stratified sample are declared public, they are kept and the mean is right; this cannot be combined with clusters.
 
 Wages are nearly lognormal, and without privacy protection the models fit them within 3% (see the internal reports). The
 asymptotic mechanism moves their means by up to {largest_move(rows):.0%}: its weights α reduce the influence of one side

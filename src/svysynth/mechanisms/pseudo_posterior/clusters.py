@@ -56,6 +56,8 @@ def require_effects(model: Model, survey: Survey) -> None:
         raise SurveyError("data", "survey.cluster", problem, "give svysynth.ClusteredFBS()")
     if survey.weight_public:
         raise SurveyError("data", "survey.weight_public", PUBLIC_WEIGHTS.reason, PUBLIC_WEIGHTS.instead)
+    if survey.design.fpc is not None:
+        raise SurveyError("data", "survey.fpc", CLUSTERS_CORRECTED.reason, CLUSTERS_CORRECTED.instead)
     require_few_clusters(survey)
 
 
