@@ -120,7 +120,15 @@ def test_a_cell_without_a_direct_error_is_judged_by_the_released_one(estimate, l
 
 def test_the_gravest_reason_comes_first():
     found = judged(tables([100.0] * 10, [1e-6] * 10, df=2.0))
-    assert [line.split(":")[0] for line in found.lines()] == ["Verdict", "do not publish", "look closer"]
+    levels = [line.split(":")[0] for line in found.lines()]
+    assert levels == ["Verdict", "do not publish", "do not publish", "look closer"]
+
+
+@pytest.mark.parametrize(("se", "level"), [(4.0, "publish"), (3.0, "look closer"), (1.5, "do not publish")])
+def test_a_standard_error_of_the_whole_file_that_is_far_too_small_counts_by_itself(se, level):
+    """Clusters that are far from all others show there first, and the median over cells hides it."""
+    whole = tables([100.0] * 10, [se] + [5.0] * 9)
+    assert judged(whole).level == level
 
 
 def test_release_ends_with_it_and_the_internal_folder_begins_with_it(paper_demo, tmp_path, capsys):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 
 import svysynth
 from svysynth.core.spec.whole import parse_spec
 from svysynth.estimation.combining import SMOOTHED
 from svysynth.mechanisms.synthetic_files import read_synthetic
 from svysynth.privacy.release import as_published, survey_of_microdata
-from svysynth.survey.clusters import number_clusters
+from svysynth.survey.clusters import exchange_alike, number_clusters
 from svysynth.survey.on_disk import survey_of_columns
 
 
@@ -93,3 +94,27 @@ def test_synthetic_files_have_the_clusters_and_give_their_standard_errors() -> N
 def assert_same(mine: pl.DataFrame, other: pl.DataFrame) -> None:
     for name in ("estimate", "se", "df"):
         assert np.allclose(mine[name], other[name], rtol=1e-12)
+
+
+def test_clusters_that_are_alike_exchange_their_numbers_and_others_keep_theirs() -> None:
+    """Their order is that of the confidential file, which would give a name to each of them."""
+    number = np.repeat(np.arange(1, 61), 2)
+    cell, count = np.tile([0, 1], 60), np.full(120, 10)
+    count[-2:] = 11, 9  # the last cluster is unlike the others
+    stratum = np.repeat([0, 1], 60)
+    found = exchange_alike(number, stratum, cell, count, np.random.default_rng(1))
+    assert (found[::2] == found[1::2]).all()
+    own = found[::2]
+    assert sorted(own[:30]) == list(range(1, 31))
+    assert sorted(own[30:59]) == list(range(31, 60))
+    assert own[59] == 60
+    assert abs(np.corrcoef(own[:30], np.arange(30))[0, 1]) < 0.5
+
+
+@pytest.mark.parametrize(
+    "section", ["columns.c]\nbands = [3]", "columns.h]\nrecode = { '0' = 'a', '1' = 'a', '2' = 'b' }"]
+)
+def test_clusters_and_the_strata_that_number_them_cannot_be_grouped(section: str) -> None:
+    text = "[survey]\ndata = 'd'\noutcome = 'y'\nweight = 'w'\npublic = ['g', 'c']\nstrata = 'h'\ncluster = 'c'\n"
+    with pytest.raises(svysynth.SurveyError, match=r"groups the (clusters|strata)"):
+        parse_spec(text + f"[survey.{section}\n")

@@ -288,6 +288,7 @@ class Roles:
     confidential: tuple[str, ...]
     public: tuple[str, ...]
     universe: str | None
+    cluster: str | None
 
     @classmethod
     def of(cls, survey: SurveySpec | SurveyFacts) -> Roles:
@@ -295,4 +296,4 @@ class Roles:
         confidential = (survey.outcome,) if survey.weight_public else (survey.outcome, survey.weight)
         others = (survey.strata, survey.released_fpc, survey.weight if survey.weight_public else None)
         public = tuple(dict.fromkeys([*survey.public, *(column for column in others if column)]))
-        return cls(confidential, public, survey.where)
+        return cls(confidential, public, survey.where, survey.cluster)

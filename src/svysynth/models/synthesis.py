@@ -34,6 +34,8 @@ from svysynth.models.base import Model
 from svysynth.models.jax_keys import wrapped
 from svysynth.models.records import Records
 from svysynth.models.sampler import Fit
+from svysynth.survey.clusters import exchange_alike
+from svysynth.survey.groups import Groups
 from svysynth.survey.on_disk import survey_of_columns
 from svysynth.survey.survey import Survey
 
@@ -89,6 +91,7 @@ def synthesize_draws(
     if survey.weight_public:
         kept = groups.frame[survey.design.weight].to_numpy()
         groups = replace(groups, frame=groups.frame.drop(survey.design.weight))
+    groups = replace(groups, frame=_with_clusters_exchanged(groups, survey, streams))
     rows = _rows_in_clusters(records, survey) if model.traits.clusters else records.x[groups.cell]
     made = []
     for number, draw in enumerate(draws):
@@ -106,6 +109,17 @@ def synthesize_draws(
         columns = _Columns(block, weights, survey.transform, digits)
         made.append(survey_of_columns(survey, groups, columns, (SMOOTHED, UNSMOOTHED), f"synthetic-{number}"))
     return tuple(made)
+
+
+def _with_clusters_exchanged(groups: Groups, survey: Survey, streams: Streams) -> pl.DataFrame:
+    """The public part, with the numbers of clusters that are alike exchanged: their order is that of the file."""
+    cluster, strata = survey.design.cluster, survey.design.strata
+    if cluster is None or cluster in survey.published:
+        return groups.frame
+    number = groups.frame[cluster].to_numpy()
+    stratum = groups.frame[strata].to_physical().to_numpy() if strata else 0 * number
+    found = exchange_alike(number, stratum, groups.cell, groups.count, streams.generator("clusters", 0))
+    return groups.frame.with_columns(pl.Series(cluster, found))
 
 
 def _rows_in_clusters(records: Records, survey: Survey) -> Floats:

@@ -48,6 +48,8 @@ class Guarantee(BaseModel):
     confidential: tuple[str, ...]
     public: tuple[str, ...]
     """Columns that are published as they are, with the number of records in each of their cells."""
+    cluster: str | None = None
+    """The column of clusters: which records share one is published. None where there are no clusters."""
     universe: str | None = None
     """The condition that says which records take part; who meets it is taken as public. None where all do."""
     transform: str
@@ -87,6 +89,8 @@ class Guarantee(BaseModel):
         """The promise for someone who uses the data."""
         secret, shown = " and ".join(self.confidential), ", ".join(self.public)
         given = f"Published as they are: {shown}, and the number of records in each of their cells."
+        if self.cluster:
+            given += f" Which records share a {self.cluster} is published too."
         if self.universe:
             given += f" Who belongs to the universe ({' '.join(self.universe.split())}) is taken as public."
         if self.kind == "none":
@@ -138,6 +142,7 @@ def asymptotic(
     transform: str,
     draws: int,
     universe: str | None = None,
+    cluster: str | None = None,
     unit: Unit = "respondent",
 ) -> Guarantee:
     """The paper's guarantee: ε = 2·Δ_α·m for a respondent blanked out, and twice that for one changed."""
@@ -151,6 +156,7 @@ def asymptotic(
         confidential=confidential,
         public=public,
         universe=universe,
+        cluster=cluster,
         unit=unit,
         transform=transform,
         units="weights scaled to mean 1",
@@ -160,7 +166,12 @@ def asymptotic(
 
 
 def additive(
-    epsilon: float, *, confidential: tuple[str, ...], public: tuple[str, ...], universe: str | None = None
+    epsilon: float,
+    *,
+    confidential: tuple[str, ...],
+    public: tuple[str, ...],
+    universe: str | None = None,
+    cluster: str | None = None,
 ) -> Guarantee:
     """The guarantee of additive noise: ε for a respondent changed in any way, and so for one blanked out too."""
     return Guarantee(
@@ -173,6 +184,7 @@ def additive(
         confidential=confidential,
         public=public,
         universe=universe,
+        cluster=cluster,
         transform="identity",
         units="as in the file, clamped to public bounds",
     )
@@ -187,6 +199,7 @@ def measured(
     public: tuple[str, ...],
     transform: str,
     universe: str | None = None,
+    cluster: str | None = None,
     public_scales: bool = False,
     unit: Unit = "respondent",
 ) -> Guarantee:
@@ -204,6 +217,7 @@ def measured(
         confidential=confidential,
         public=public,
         universe=universe,
+        cluster=cluster,
         unit=unit,
         transform=transform,
         units=f"in {'public scales' if public_scales else 'scales from noisy histograms'}, clamped to public bounds",

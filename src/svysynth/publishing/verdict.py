@@ -34,7 +34,8 @@ OUTSIDE = 0.2, 0.5
 OVERLAP = 0.5, 0.25
 """Median overlaps of released and direct intervals: below the first look closer, the second do not publish."""
 SMALLER = 0.7, 0.4
-"""Median ratios of released to direct standard errors: below the first look closer, the second do not publish."""
+"""Ratios of released to direct standard errors, of the whole file or the median over cells: below the first look
+closer, the second do not publish."""
 WHOLE_OFF = 3.0
 """Differences of figures of the whole file, in direct standard errors: above this do not publish."""
 MUCH = 0.1
@@ -173,6 +174,12 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     wrong = (pl.col("off").abs() > WHOLE_OFF).fill_null(value=False) | (part > MUCH)
     for row in file.filter(wrong).iter_rows(named=True):
         yield Reason("do not publish", f"The {row['statistic']} of the whole file is far from the direct estimate.")
+    for row in known.filter(whole).iter_rows(named=True):
+        if level := _below(row["se_ratio"], SMALLER):
+            text = (
+                f"The released standard error of the {row['statistic']} of the whole file is far below the direct one."
+            )
+            yield Reason(level, text)
     own = (pl.col("estimate") - pl.col("estimate_direct")).abs() / pl.col("se")
     far = (pl.col("off").abs() > FAR_OFF).fill_null(value=False)
     cells = judged.filter(~whole & outside & (far | (own > OWN_ERRORS)) & (part > WORTH))
@@ -180,8 +187,10 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
         named = "; ".join(_named(row, labels) for row in cells.head(3).iter_rows(named=True))
         more = f" and {cells.height - 3} more" if cells.height > 3 else ""
         many = cells.filter(far).height > MANY_CELLS * known.height
-        level: Level = "do not publish" if many else "look closer"
-        yield Reason(level, f"Far from the direct estimate, which lies outside the released interval: {named}{more}.")
+        yield Reason(
+            "do not publish" if many else "look closer",
+            f"Far from the direct estimate, which lies outside the released interval: {named}{more}.",
+        )
 
 
 def _named(row: dict[str, Any], labels: Sequence[str]) -> str:

@@ -137,6 +137,18 @@ class SurveySpec(Section):
             check_column(name, column, self._listed(name), self.missing)
         return self
 
+    @model_validator(mode="after")
+    def _clusters_are_those_of_the_file(self) -> Self:
+        """Clusters are numbered within their strata: levels that are put together would put clusters together."""
+        for name in (*self.clusters, *(self.all_strata if self.clusters else ())):
+            own = self.made(name)
+            if own.is_grouped or own.missing_level or name in self.other:
+                role = "clusters" if name in self.clusters else "strata, in which clusters are numbered"
+                raise clash(
+                    f"'columns.{name}' or 'other.{name}' groups the {role}: give the groups another name ('from')"
+                )
+        return self
+
     @property
     def published(self) -> tuple[str, ...]:
         """The public columns and the strata."""

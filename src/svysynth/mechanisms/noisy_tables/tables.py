@@ -39,7 +39,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.estimation.tables import Layout, finish_table, require_public, title_of
-from svysynth.mechanisms.findings import CLUSTERED
+from svysynth.mechanisms.findings import CLUSTERED, refuse, unknown_domains
 from svysynth.mechanisms.noise import (
     MODEL_ERROR,
     RESOLUTION,
@@ -149,6 +149,7 @@ def _plan(
 def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
     if not epsilon > 0:
         raise SurveyError("spec", "privacy.epsilon", "is not positive", "set privacy.epsilon to the ε to spend")
+    refuse(unknown_domains(survey))
     if survey.design.cluster is not None:
         problem = "noisy tables have no variance estimate for clusters, which would need the totals of each cluster"
         raise SurveyError("design", "survey.cluster", problem, CLUSTERED)

@@ -207,6 +207,7 @@ def _promise(release: Release) -> list[tuple[str, str]]:
     """The facts of the guarantee, for those who want them one by one."""
     guarantee, privacy, whole = release.guarantee, release.spec.privacy, _whole(release)
     shown = ", ".join(guarantee.public) + ", and the number of records in each of their cells"
+    shown += f"; which records share a {guarantee.cluster}" if guarantee.cluster else ""
     found = [
         ("Guarantee", KINDS[guarantee.kind]),
         ("Mechanism", released_by(release).title(guarantee.mechanism)),
