@@ -38,7 +38,7 @@ bounds: $(READY)
 	$(BIN)/python tests/wheel/lower_bounds.py
 
 test: lint wheel
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadfile
 
 study: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[study]'
