@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import svysynth
-from repeatable import repeatable
+from repeatable import repeat
 from svysynth import load_spec
 from svysynth.mechanisms.noisy_sums import mechanism
 from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement
@@ -79,7 +79,8 @@ def made(request, tmp_path_factory):
     open_budget(folder / "ledger.sqlite", "people", 1000, accounting)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mechanism, "fit_measurement", partial(fit_measurement, rounds=1))
-        release(load_spec(folder / "spec.toml"), folder / "release", repeatable())
+        repeat(patch)
+        release(load_spec(folder / "spec.toml"), folder / "release")
     return folder, request.param
 
 

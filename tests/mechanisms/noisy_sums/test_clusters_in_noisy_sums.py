@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import svysynth
 from r_survey import r_is_here
+from repeatable import repeat
 from svysynth.core import engine
 from svysynth.core.engine import Local
 from svysynth.core.errors import SurveyError
@@ -358,7 +359,9 @@ WHOLE_CLUSTERS = SPEC.replace("epsilon = 20.0", 'epsilon = 600.0\nunit = "cluste
 def released(tmp_path_factory):
     """A release that was paid for and protects whole clusters, and its public folder alone, elsewhere."""
     house = tmp_path_factory.mktemp("house")
-    done = svysynth.release(written(house, WHOLE_CLUSTERS), house / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        repeat(patch)
+        done = svysynth.release(written(house, WHOLE_CLUSTERS), house / "out")
     public = tmp_path_factory.mktemp("user") / "public"
     shutil.copytree(house / "out/public", public)
     tables = pl.read_csv(public / "tables.csv", schema_overrides={"df": pl.Float64})

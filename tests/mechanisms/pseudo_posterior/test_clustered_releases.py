@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import svysynth
-from repeatable import repeatable
+from repeatable import repeat
 from svysynth import SurveyError, pipeline
 from svysynth.core.spec.whole import load_spec
 from svysynth.core.streams import Streams
@@ -81,8 +81,9 @@ def released(tmp_path_factory):
     open_budget(folder / "ledger.sqlite", "people", 20, "asymptotic")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bias_correction, "SIMULATIONS", 3)
+        repeat(patch)
         spec = load_spec(folder / "spec.toml")
-        pipeline.release(spec, folder / "release", repeatable())
+        pipeline.release(spec, folder / "release")
     return folder
 
 
