@@ -25,7 +25,8 @@ go with the outcome, and from each cluster 10 to 30 records, again with unequal 
 once. Tables are by region, sex and age group.
 
 FBS is the fully Bayes model of the observed sample, with effects of clusters. ε is the privacy loss (smaller is safer)
-for an answer that is blanked out: 5. The asymptotic mechanism has not been measured with enough samples yet. The *share between clusters* is the intraclass correlation of the log outcome.
+for an answer that is blanked out: 5. The asymptotic mechanism has not been measured with enough samples yet. The
+*share between clusters* is the intraclass correlation of the log outcome.
 
 An entry has four numbers: cells of three columns, cells of two, margins of one, and the whole file, each the mean over
 its cells. There is no interval where a figure is known without error. Lengths are ratios to those of the direct
