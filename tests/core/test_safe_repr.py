@@ -14,7 +14,7 @@ import pytest
 import svysynth
 from svysynth.core.streams import Streams
 from svysynth.estimation.combining import Synthetic
-from svysynth.estimation.tables import _one_pass
+from svysynth.estimation.passes import Passes
 from svysynth.mechanisms.pseudo_posterior.bias_correction import public_part
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.python_interface import Calibrated
@@ -93,7 +93,9 @@ def test_nothing_that_is_made_on_the_way_shows_a_value(survey):
     synthetic = calibrated.synthesize(correction=False)
     made = [survey, survey.groups, survey.index, calibrated, synthetic, public_part(fit.records)]
     made += [fit_unweighted(svysynth.FBS(), fit.records, streams, 400), linear_statistics(fit.records, fit.alpha)]
-    made += [_one_pass(survey, ["field"], 2, by_psu=False)]
+    passes = Passes(survey, ("field",), 2, svysynth.EstimationSpec(), None, scaled=False)
+    moments = passes.moments(survey.outcome_values)
+    made += [passes, moments, passes.outcomes(moments, None)]
     seen = {}
     reachable(made, seen)
     values = digits_of(list(seen.values()))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from svysynth.cli.console import TABLE_ENDINGS, refuse_table_file, say
 from svysynth.core.errors import SurveyError
-from svysynth.core.spec.estimation import Statistic
 from svysynth.survey.files import write_frame
 
 
@@ -69,7 +68,7 @@ def more(
     else:
         refuse_table_file(out, *release.glob("**/*"), endings=(*TABLE_ENDINGS, ".dta", ".sav"))
         columns = [name.strip() for name in (by or "").split(",") if name.strip()]
-        chosen = cast(list[Statistic], [name.strip() for name in statistics.split(",")])
+        chosen = [name.strip() for name in statistics.split(",")]
         table = found.tabulate(columns, chosen, domain)
         write_frame(table, out)
         say(f"Wrote {out}: {table.height:,} rows.")

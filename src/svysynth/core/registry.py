@@ -75,6 +75,8 @@ class ListedMechanism(NamedTuple):
     """Whether standard errors take clusters of the design into account."""
     calibration: bool = False
     """Whether released weights can be calibrated to public totals."""
+    quantiles: bool = False
+    """Whether its tables can have quantiles, and shares above a threshold: tables of records can, those of sums not."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,6 +96,7 @@ MECHANISMS: tuple[ListedMechanism, ...] = (
         "svysynth.mechanisms.pseudo_posterior.mechanism.PseudoPosterior",
         clusters=True,
         calibration=True,
+        quantiles=True,
     ),
     ListedMechanism(
         (), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True, True, True

@@ -34,7 +34,7 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
 from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.replicates import make_replicates
@@ -90,7 +90,7 @@ class Synthetic:
     def tabulate(
         self,
         by: str | Sequence[str],
-        statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
+        statistics: str | Sequence[str] = ("count", "mean"),
         estimation: EstimationSpec | None = None,
         domain: str | None = None,
     ) -> pl.DataFrame:
@@ -125,7 +125,7 @@ class Synthetic:
         if self.rules == "weighted":
             return found
         by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation, replicates, scaled=full)
-        outcome = pl.col("statistic").is_in(["mean", "total"])
+        outcome = ~pl.col("statistic").is_in(["count", "proportion"])
         return found.with_columns(
             pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column)
             for column in ("estimate", "se")

@@ -21,7 +21,8 @@ import numpy as np
 
 from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import Lonely, Statistic
+from svysynth.core.spec.estimation import Lonely
+from svysynth.core.spec.statistics import Statistic
 from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.moments import Moments
 from svysynth.estimation.statistics import DomainSums, Linearized, linearize

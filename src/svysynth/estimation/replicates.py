@@ -17,7 +17,8 @@ from scipy.linalg import hadamard
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import EstimationSpec, Statistic, VarianceMethod
+from svysynth.core.spec.estimation import EstimationSpec, VarianceMethod
+from svysynth.core.spec.statistics import Statistic
 from svysynth.core.streams import Streams
 from svysynth.estimation.statistics import DomainSums, estimate
 from svysynth.survey.design import DesignIndex

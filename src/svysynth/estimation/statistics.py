@@ -20,7 +20,7 @@ import numpy as np
 
 from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import Statistic
+from svysynth.core.spec.statistics import Statistic
 from svysynth.estimation.moments import Moments
 
 
@@ -50,6 +50,11 @@ def sum_domains(moments: Moments, domain: Integers, domains: int, in_base: Boole
         population if in_base is None else float(moments.weight[in_base].sum()),
         in_base,
     )
+
+
+def records_less_strata(count: Integers, stratum: Integers, in_base: Booleans) -> int:
+    """The number of records inside a base, minus the number of their strata, if each record is a sampling unit."""
+    return int(count[in_base].sum()) - len(np.unique(stratum[in_base & (count > 0)]))
 
 
 def estimate(statistic: Statistic, weight: Floats, outcome: Floats, base: Floats | float) -> Floats:

@@ -17,8 +17,9 @@ from svysynth.core.engine import each_block
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import EstimationSpec, Statistic
+from svysynth.core.spec.estimation import EstimationSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
+from svysynth.core.spec.statistics import Statistic
 from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.moments import Moments
 from svysynth.estimation.replicates import replicate_estimates
@@ -49,12 +50,13 @@ class SuppliedReplicates:
         cls,
         survey: Survey,
         spec: ReplicatesSpec,
+        outcome: Column,
         crossed: Sequence[str],
         moments: Moments,
         estimation: EstimationSpec,
         calibration: Calibration | None,
     ) -> SuppliedReplicates:
-        """Compute the sums in one pass over the records; each replicate is calibrated."""
+        """Compute the sums of a column in one pass over the records; each replicate is calibrated."""
         if estimation.variance != "taylor":
             remedy = "leave estimation.variance out: survey.replicates says how variances are computed"
             raise SurveyError("spec", "estimation.variance", "contradicts survey.replicates", remedy)
@@ -62,10 +64,10 @@ class SuppliedReplicates:
         record = derive(partial(_position, among=present), survey.cell_index(crossed))
         weights = tuple(survey.values(name) for name in spec.weights)
         sums, totals = np.zeros((2, len(present), len(weights)))
-        block = _Sums(record, survey.outcome_values, weights)
-        for own, weight, outcome in each_block(survey.engine, block, len(survey)):
+        block = _Sums(record, outcome, weights)
+        for own, weight, total in each_block(survey.engine, block, len(survey)):
             sums[own] += weight
-            totals[own] += outcome
+            totals[own] += total
         if calibration is not None:
             factor = calibration.factors_of_replicates(group, sums)
             sums, totals = sums * factor, totals * factor

@@ -1,7 +1,8 @@
-"""Tables: counts, means, totals and proportions for every cell, margin and the total, as one tidy frame.
+"""Tables: counts, means, quantiles and other statistics for every cell, margin and the total, as one tidy frame.
 
 The same functions serve confidential and synthetic surveys. A table by k columns has a row for each combination of
-their levels, with "All" for a margin; the total is "All" throughout. All of a survey's tables come from one pass.
+their levels, with "All" for a margin; the total is "All" throughout. All counts, means, totals and proportions of a
+survey's tables come from one pass. Each threshold of a share takes one more, and each quantile takes several.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ import polars as pl
 
 from svysynth.core.errors import SurveyError, require_type
 from svysynth.core.grouping import Booleans, Floats, Integers
-from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import EstimationSpec, Lonely, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.statistics import Quantile, Share, Statistic, parse_statistic
 from svysynth.core.streams import Streams
 from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.intervals import grade, half_length
-from svysynth.estimation.linearization import taylor_variance
-from svysynth.estimation.moments import Moments, compute_moments
-from svysynth.estimation.replicates import Replicates, make_replicates, replicate_estimates
-from svysynth.estimation.statistics import DomainSums, estimate, sum_domains
-from svysynth.estimation.supplied_replicates import SuppliedReplicates
+from svysynth.estimation.moments import Moments
+from svysynth.estimation.passes import Passes, Variance
+from svysynth.estimation.replicates import Replicates, make_replicates
+from svysynth.estimation.statistics import estimate, sum_domains
 from svysynth.estimation.utility import has_error
+from svysynth.estimation.woodruff import compare, quantiles_of_rows
 from svysynth.survey.columns import ALL, HasLevels
-from svysynth.survey.design import DesignIndex
 from svysynth.survey.domains import INSIDE, domain_column
 from svysynth.survey.survey import Survey
 
 MOST_ROWS = 1_000_000
 MOST_ROWS_OF_PROPORTIONS = 10_000
-"""A proportion depends on every record, not only on those of its cell: its cost grows with the square of the rows."""
+"""A proportion depends on every record, not only on those of its cell: its cost grows with the square of the rows. A
+quantile is searched for in every row."""
 MOST_CELLS = 2**40
 
 
 def tabulate(
     survey: Survey,
     by: str | Sequence[str],
-    statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
+    statistics: str | Sequence[str] = ("count", "mean"),
     estimation: EstimationSpec | None = None,
     replicates: Replicates | None = None,
     domain: str | None = None,
@@ -55,9 +56,7 @@ def tabulate(
     return tabulate_all(survey, [make_table(by, statistics, domain)], estimation, replicates)
 
 
-def make_table(
-    by: str | Sequence[str], statistics: Statistic | Sequence[Statistic], domain: str | None = None
-) -> TableSpec:
+def make_table(by: str | Sequence[str], statistics: str | Sequence[str], domain: str | None = None) -> TableSpec:
     """A table as asked for in Python: a single name stands for a list of one."""
     settings: dict[str, Any] = {"by": by, "statistics": statistics, "domain": domain}
     return TableSpec(**settings)
@@ -90,19 +89,13 @@ def tabulate_all(
     if replicates is None and survey.replicates is None and estimation.variance != "taylor":
         replicates = make_replicates(survey.index, estimation, Streams.from_system())
     sizes = [len(survey.levels(column)) for column in crossed]
-    given = moments = _one_pass(survey, crossed, crossing(sizes), by_psu=replicates is not None)
-    levels = np.array(np.unravel_index(moments.cell, sizes or [1])).T[:, : len(sizes)]
+    passes = Passes(survey, crossed, crossing(sizes), estimation, replicates, scaled)
+    given = passes.moments(survey.outcome_values)
+    levels = np.array(np.unravel_index(given.cell, sizes or [1])).T[:, : len(sizes)]
     calibration = None
     if survey.calibration is not None:
         calibration = Calibration.of(survey, survey.calibration, crossed, levels, given)
-        moments = calibration.calibrated(given)
-    variance: _Variance
-    if replicates is None and survey.replicates is not None:
-        variance = SuppliedReplicates.of(survey, survey.replicates, crossed, given, estimation, calibration)
-    elif replicates is None:
-        variance = _Linearized(moments, survey.index, estimation.lonely, scaled, calibration)
-    else:
-        variance = _Replicated.of(given, replicates, scaled, calibration)
+    moments, variance = passes.calibrated(survey.outcome_values, given, calibration)
     frames, known_df = [], dict[tuple[str, ...], int]()
     for table, inside in zip(tables, own, strict=True):
         layout = Layout.of(table, columns, survey, calibration is not None)
@@ -114,10 +107,23 @@ def tabulate_all(
             known_df[tuple(inside)] = variance.degrees_of_freedom(in_base)
         domains, df = list(layout.domains(levels)), known_df[tuple(inside)]
         title = title_of(table, survey.domain)
-        for statistic in table.statistics:
-            value, squared_error, count = _estimates(statistic, moments, domains, layout.rows, variance, in_base)
-            labels = layout.label_columns(columns)
-            frames.append(finish_table(title, statistic, labels, value, squared_error, count, df, estimation))
+        labels = layout.label_columns(columns)
+        for name in table.statistics:
+            interval = None
+            match parse_statistic(name):
+                case Quantile(share):
+                    outcomes = passes.outcomes(given, calibration)
+                    found = quantiles_of_rows(share, moments, domains, layout.rows, in_base, df, outcomes, estimation)
+                    value, squared_error, count = found.value, found.se**2, found.records
+                    interval = found.lower, found.upper
+                case Share() as share:
+                    counted = passes.of(calibration, compare(share, survey.outcome_values))
+                    value, squared_error, count = _estimates("mean", domains, layout.rows, *counted, in_base)
+                case statistic:
+                    value, squared_error, count = _estimates(
+                        statistic, domains, layout.rows, moments, variance, in_base
+                    )
+            frames.append(finish_table(title, name, labels, value, squared_error, count, df, estimation, interval))
     return pl.concat(frames)
 
 
@@ -155,93 +161,6 @@ def refuse_apart(table: TableSpec, domains: Sequence[str], survey: Survey) -> No
         raise SurveyError("data", f"table '{table.title}'", problem, "loosen one of them")
 
 
-def _one_pass(survey: Survey, columns: Sequence[str], cells: int, by_psu: bool) -> Moments:
-    """The moments of a survey's cells: by stratum, or by PSU where the variance needs to tell PSUs apart."""
-    index = survey.index
-    block = index.block
-    if by_psu:
-        block = np.arange(len(survey)) if index.psu is None else index.psu
-    cell = survey.cell_index(columns)
-    return compute_moments(block, cell, survey.weights, survey.outcome_values, cells, survey.engine)
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class _Linearized:
-    """Variances by Taylor linearisation."""
-
-    moments: Moments
-    index: DesignIndex
-    lonely: Lonely
-    scaled: bool
-    calibration: Calibration | None
-
-    def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
-        """The variance of a statistic for each domain."""
-        weights = self.scaled, self.calibration
-        return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, *weights)
-
-    def degrees_of_freedom(self, in_base: Booleans | None) -> int:
-        """The degrees of freedom of the design, or of the part of it that is in the base."""
-        if in_base is None:
-            return self.index.degrees_of_freedom
-        if self.index.psu is None:  # groups are of strata, and each record is a unit
-            return records_less_strata(self.moments.count, self.moments.block, in_base)
-        return _units_less_strata(self.index.blocks_here(self.moments.block[in_base]), self.index)
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class _Replicated:
-    """Variances over replicates, from the sums of every finest cell in every replicate."""
-
-    replicates: Replicates
-    unit: Integers
-    """The sampling unit of each group."""
-    cell: Integers
-    """The finest cell of each group, numbered as the rows of the sums."""
-    weight: Floats
-    outcome: Floats
-
-    @classmethod
-    def of(cls, moments: Moments, replicates: Replicates, scaled: bool, calibration: Calibration | None) -> _Replicated:
-        present, cell = np.unique(moments.cell, return_inverse=True)
-        weight = replicates.sums(moments.block, cell, moments.weight, len(present))
-        outcome = replicates.sums(moments.block, cell, moments.weighted_outcome, len(present))
-        if calibration is not None:  # the weights of every replicate are calibrated too
-            factor = calibration.factors_of_replicates(cell, weight)
-            weight, outcome = weight * factor, outcome * factor
-        elif scaled:  # or scaled
-            factor = moments.weight.sum() / weight.sum(axis=0)
-            weight, outcome = weight * factor, outcome * factor
-        return cls(replicates, moments.block, cell, weight, outcome)
-
-    def __call__(self, statistic: Statistic, domain: Integers, sums: DomainSums) -> Floats:
-        """The variance of a statistic for each domain; NaN where a replicate has no records to average."""
-        replicated = replicate_estimates(statistic, self.cell, self.weight, self.outcome, domain, sums)
-        return self.replicates.variance(replicated, estimate(statistic, sums.weight, sums.outcome, sums.base))
-
-    def degrees_of_freedom(self, in_base: Booleans | None) -> int:
-        """The same, but fewer than there are replicates."""
-        index = self.replicates.index
-        own = index.degrees_of_freedom if in_base is None else _units_less_strata(self.unit[in_base], index)
-        return min(own, len(self.replicates) - 1)
-
-
-_Variance = _Linearized | _Replicated | SuppliedReplicates
-
-
-def records_less_strata(count: Integers, stratum: Integers, in_base: Booleans) -> int:
-    """The number of records inside a base, minus the number of their strata, if each record is a sampling unit."""
-    return int(count[in_base].sum()) - len(np.unique(stratum[in_base & (count > 0)]))
-
-
-def _units_less_strata(unit: Integers, index: DesignIndex) -> int:
-    """The number of sampling units that occur, minus the number of their strata: R's `degf` of a subset."""
-    units = np.unique(unit)
-    return len(units) - len(np.unique(index.psu_stratum[units]))
-
-
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The rows of a table: position 0 of each column is "All", the others are its levels."""
@@ -260,7 +179,8 @@ class Layout:
             tuple(columns.index(column) for column in table.by),
             tuple((ALL, *survey.levels(column)) for column in table.by),
         )
-        most = MOST_ROWS_OF_PROPORTIONS if costly or "proportion" in table.statistics else MOST_ROWS
+        costly = costly or not {"count", "mean", "total"}.issuperset(table.statistics)
+        most = MOST_ROWS_OF_PROPORTIONS if costly else MOST_ROWS
         if layout.rows > most:
             problem = f"would have {layout.rows:,} rows, and {most:,} is the most for its statistics"
             raise SurveyError("spec", f"table '{table.title}'", problem, "use fewer columns in 'by'")
@@ -295,10 +215,10 @@ class Layout:
 
 def _estimates(
     statistic: Statistic,
-    moments: Moments,
     domains: Sequence[Integers],
     rows: int,
-    variance: _Variance,
+    moments: Moments,
+    variance: Variance,
     in_base: Booleans | None,
 ) -> tuple[Floats, Floats, Integers]:
     """Estimate, variance and number of records for every row; zeros, or NaN for a mean, where there are no records.
@@ -322,19 +242,24 @@ def _estimates(
 
 def finish_table(
     title: str,
-    statistic: Statistic,
+    statistic: str,
     labels: dict[str, pl.Series],
     value: Floats,
     variance: Floats,
     count: Integers,
     df: float | Floats,
     estimation: EstimationSpec,
+    interval: tuple[Floats, Floats] | None = None,
 ) -> pl.DataFrame:
-    """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row."""
+    """Add standard error, interval, coefficient of variation and its flag; `df` may differ from row to row.
+
+    Without an `interval` it is symmetric about the estimate.
+    """
     se = np.sqrt(variance)
     if statistic == "count":  # a count that the design fixes has no error, only rounding error
         se = np.where(has_error(value, se) | np.isnan(se), se, 0.0)
     half = half_length(se, df, estimation.confidence)
+    lower, upper = interval or (value - half, value + half)
     with np.errstate(over="ignore"):
         cv = np.divide(se, np.abs(value), out=np.full(len(se), np.nan), where=value != 0)
     cv[np.isinf(cv)] = np.nan
@@ -342,8 +267,8 @@ def finish_table(
         "estimate": value,
         "se": se,
         "df": np.full(len(se), df),
-        "lower": value - half,
-        "upper": value + half,
+        "lower": lower,
+        "upper": upper,
     }
     return pl.DataFrame(
         {"table": [title] * len(value), "statistic": [statistic] * len(value)}

@@ -77,7 +77,7 @@ def refuse_unsupported(spec: Spec, mechanisms: Sequence[str]) -> None:
     """Stop if one of the mechanisms cannot take the design or the tables into account."""
     refuse(whatever_the_mechanism(spec.survey))
     for name in mechanisms:
-        refuse(unsupported(spec.survey, name, _listed(name, spec).promise))
+        refuse(unsupported(spec, name, _listed(name, spec).promise))
 
 
 def summarize(found: pl.DataFrame) -> pl.DataFrame:

@@ -32,6 +32,7 @@ from svysynth.mechanisms.findings import (
     Finding,
     no_calibration,
     no_clusters,
+    no_quantiles,
     private_filter,
     whatever_the_mechanism,
 )
@@ -246,18 +247,21 @@ def find_public(spec: Spec) -> list[Finding]:
     return [
         *whatever_the_mechanism(spec.survey),
         *([AVERAGE] if spec.estimation.lonely == "average" else []),
-        *unsupported(spec.survey, spec.privacy.mechanism, spec.privacy.guarantee),
+        *unsupported(spec, spec.privacy.mechanism, spec.privacy.guarantee),
         *mechanism.find_public(spec),
         *private_filter(spec.survey),
     ]
 
 
-def unsupported(survey: SurveySpec, name: str, promise: str) -> list[Finding]:
+def unsupported(spec: Spec, name: str, promise: str) -> list[Finding]:
     """What a mechanism cannot take into account, as its entry in the list says."""
     member, who = find_mechanism(name, promise), f"the mechanism '{name}' ({promise})"
-    clusters = [] if member is not None and member.clusters else no_clusters(survey.cluster, who)
-    calibration = [] if member is not None and member.calibration else no_calibration(survey, who)
-    return [*clusters, *calibration]
+    if member is None:
+        return []
+    clusters = [] if member.clusters else no_clusters(spec.survey.cluster, who)
+    calibration = [] if member.calibration else no_calibration(spec.survey, who)
+    quantiles = [] if member.quantiles else no_quantiles(spec.requested_tables, who, member.microdata)
+    return [*clusters, *calibration, *quantiles]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.statistics import of_distribution
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
 from svysynth.survey.domains import columns_of_domain, domain_column, public_column, stored_domains
@@ -26,6 +28,10 @@ PUBLIC_DOMAIN = "name public columns only: add a column to survey.public if all 
 MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
 CLUSTERED = "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters"
+FROM_FILES = (
+    " and make them from the synthetic files (svysynth.read_synthetic with rules = 'imputed'), which have the model's "
+    "distribution"
+)
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
 
@@ -168,6 +174,18 @@ def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
             stops=True,
         )
     ]
+
+
+def no_quantiles(tables: Sequence[TableSpec], who: str, microdata: bool) -> list[Finding]:
+    """The finding for statistics that need the distribution of the outcome, where only sums are measured."""
+    asked = [(table, name) for table in tables for name in of_distribution(table.statistics)]
+    if not asked:
+        return []
+    table, name = asked[0]
+    found = f"{who} cannot give '{name}'"
+    why = "its tables come from noisy counts and sums, which do not tell the distribution of the outcome"
+    instead = "use mechanism = 'fbs' or 'fbp' with guarantee = 'asymptotic', or leave these statistics out"
+    return [Finding(f"table '{table.title}'", found, why, instead + (FROM_FILES if microdata else ""), stops=True)]
 
 
 def unfit_calibration(survey: SurveySpec) -> list[Finding]:

@@ -33,8 +33,8 @@ from scipy.optimize import minimize_scalar
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import CHUNK, Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import Statistic
 from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.statistics import Statistic
 from svysynth.core.streams import Streams
 from svysynth.survey.survey import Survey
 

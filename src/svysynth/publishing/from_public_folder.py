@@ -16,7 +16,6 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.new_folder import refuse_existing, write_folder
 from svysynth.core.notebook import Html, card
-from svysynth.core.spec.estimation import Statistic
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.tables import make_table
 from svysynth.mechanisms.base import Further, mechanism_of
@@ -55,7 +54,7 @@ class More:
     def tabulate(
         self,
         by: str | Sequence[str],
-        statistics: Statistic | Sequence[Statistic] = ("count", "mean"),
+        statistics: str | Sequence[str] = ("count", "mean"),
         domain: str | None = None,
     ) -> pl.DataFrame:
         """One table with all its margins, as if the release contained it; `domain` is one of those in the manifest."""

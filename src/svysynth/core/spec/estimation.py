@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from svysynth.core.errors import is_plain
 from svysynth.core.spec.sections import Name, Section, clash, listed, no_repeats
+from svysynth.core.spec.statistics import Statistic, StatisticNames, of_distribution
 
-Statistic = Literal["count", "mean", "total", "proportion"]
 Lonely = Literal["fail", "certainty", "adjust", "average"]
 VarianceMethod = Literal["taylor", "preston", "bootstrap", "jackknife", "brr"]
 StandardErrors = Literal["full", "paper"]
 """How standard errors come from synthetic files: from unsmoothed weights, or from smoothed ones as in the paper."""
+QuantileRule = Literal["math", "school"]
+"""How a quantile is read off the distribution function: R's `qrule`."""
+QuantileInterval = Literal["mean", "xlogit", "beta"]
+"""The kind of interval for the share below a quantile: R's `interval.type`."""
 MOST_BY_COLUMNS = 8
 
 
@@ -28,6 +32,8 @@ class EstimationSpec(Section):
     cv_thresholds: Annotated[
         tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]], Field(strict=False)
     ] = (0.15, 0.30)
+    quantile_rule: QuantileRule = "math"
+    quantile_interval: QuantileInterval = "mean"
 
     @model_validator(mode="after")
     def _thresholds_ascend(self) -> Self:
@@ -41,10 +47,7 @@ class TableSpec(Section):
 
     name: Name | None = None
     by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False), BeforeValidator(listed)]
-    statistics: Annotated[tuple[Statistic, ...], Field(min_length=1, strict=False), BeforeValidator(listed)] = (
-        "count",
-        "mean",
-    )
+    statistics: StatisticNames = ("count", "mean")
     domain: Name | None = None
 
     @model_validator(mode="after")
@@ -54,6 +57,12 @@ class TableSpec(Section):
         no_repeats(self.by, "by")
         no_repeats(self.statistics, "statistics")
         return self
+
+    @property
+    def sums(self) -> tuple[Statistic, ...]:
+        """Those of the statistics that follow from sums over cells."""
+        distribution = of_distribution(self.statistics)
+        return tuple(cast(Statistic, name) for name in self.statistics if name not in distribution)
 
     @property
     def title(self) -> str:

@@ -18,6 +18,7 @@ from svysynth.core.errors import SurveyError, did_you_mean
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.findings import no_quantiles, refuse
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement, NoisySizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
@@ -91,6 +92,7 @@ class FromPublic:
 
     def tabulate_all(self, tables: Sequence[TableSpec]) -> pl.DataFrame:
         """Make tables from all draws, rounded to the published digits."""
+        refuse(no_quantiles(tables, "a release from noisy sums", microdata=True))
         public = self.make.facts.labels
         for column in (column for table in tables for column in table.by):
             if column not in public:

@@ -34,11 +34,12 @@ import polars as pl
 
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.statistics import Statistic
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import ROUNDING
-from svysynth.estimation.statistics import estimate
-from svysynth.estimation.tables import Layout, domain_columns, finish_table, records_less_strata, title_of
+from svysynth.estimation.statistics import estimate, records_less_strata
+from svysynth.estimation.tables import Layout, domain_columns, finish_table, title_of
 from svysynth.mechanisms.noisy_sums.calibrated_variance import CalibratedVariance
 from svysynth.mechanisms.noisy_sums.clustered_variance import ClusteredVariance, PairMoments, kept_inside
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
@@ -221,7 +222,7 @@ def tables_of_draws(
     frames = []
     for table in tables:
         layout, title, inside = Layout.of(table, columns, facts), title_of(table, facts.domain), _base(table, facts)
-        for statistic in table.statistics:
+        for statistic in table.sums:
             value = np.full(layout.rows + 1, np.nan if statistic == "mean" else 0.0)
             variance, count = value.copy(), np.zeros(layout.rows + 1, np.int64)
             known = exact if statistic in ("count", "proportion") else None
@@ -239,11 +240,10 @@ def tables_of_draws(
                 value[count == 0] = variance[count == 0] = np.nan
             if statistic == "proportion" and not inside.any():
                 value[:] = variance[:] = np.nan
-            labels = layout.label_columns(columns)
             df = np.inf if known is None else float(records_less_strata(facts.count, facts.stratum, inside))
             df = df if clusters is None else float(clusters_less_strata(facts, inside))
             rows = value[:-1], variance[:-1], count[:-1]
-            frames.append(finish_table(title, statistic, labels, *rows, df, estimation))
+            frames.append(finish_table(title, statistic, layout.label_columns(columns), *rows, df, estimation))
     return pl.concat(frames)
 
 

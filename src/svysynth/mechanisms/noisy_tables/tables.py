@@ -36,10 +36,11 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.statistics import Statistic
 from svysynth.estimation.tables import Layout, finish_table, require_public, title_of
-from svysynth.mechanisms.findings import CLUSTERED, refuse, unknown_domains
+from svysynth.mechanisms.findings import CLUSTERED, no_quantiles, refuse, unknown_domains
 from svysynth.mechanisms.noise import (
     MODEL_ERROR,
     RESOLUTION,
@@ -108,7 +109,7 @@ def additive_tables(
     frames = [
         _tidy(number, tables[number], layout, statistic, survey, grid, partial(estimates, statistic), estimation)
         for number, layout in enumerate(layouts)
-        for statistic in tables[number].statistics
+        for statistic in tables[number].sums
     ]
     return AdditiveTables(
         pl.concat(frames), uses, statement(epsilon, bounds, uses), notes_on(survey, grid, strata, noise)
@@ -136,12 +137,13 @@ def _plan(
     consistency: bool,
 ) -> tuple[list[Layout], Grid, tuple[Use, ...]]:
     """The tables' layouts, their levels and the split of the budget: all public."""
+    refuse(no_quantiles(tables, "noise on tables", microdata=False))
     _refuse(survey, estimation, epsilon)
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     require_public(survey, columns)
     layouts = [Layout.of(table, columns, survey) for table in tables]
     grid = Grid.of(survey, columns, tables)
-    statistics = {statistic for table in tables for statistic in table.statistics}
+    statistics = {statistic for table in tables for statistic in table.sums}
     uses = split_budget(grid.rows, len(survey), statistics, bounds, epsilon, every_level=not consistency)
     return layouts, grid, uses
 

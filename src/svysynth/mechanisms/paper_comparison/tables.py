@@ -30,11 +30,13 @@ import polars as pl
 from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.estimation import EstimationSpec, Statistic, TableSpec
+from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.statistics import Statistic
 from svysynth.core.streams import Streams
 from svysynth.estimation.replicates import Replicates, half_samples, preston_factors
 from svysynth.estimation.statistics import estimate
 from svysynth.estimation.tables import Layout, crossing, domain_columns, finish_table, tabulate_all, title_of
+from svysynth.mechanisms.findings import no_quantiles, refuse
 from svysynth.mechanisms.noisy_tables.consistency import hierarchy
 from svysynth.survey.domains import INSIDE
 from svysynth.survey.survey import Survey
@@ -136,7 +138,7 @@ def laplace_tables(
         inside = (cells.codes[:, [crossed.index(column) for column in domains]] == INSIDE).all(axis=1)
         part = cells.only(inside)
         rows = list(layout.domains(part.codes))
-        for statistic in table.statistics:
+        for statistic in table.sums:
             exact = direct[start : start + layout.rows]
             levels = _level_noise(table, statistic, rows, part, budget)
             generator = streams.generator("laplace", len(frames))
@@ -158,6 +160,7 @@ def _check_request(
         raise SurveyError(
             "spec", "replicates", f"is not between 2 and {MOST_REPLICATES:,}", "use 10, as the paper does"
         )
+    refuse(no_quantiles(tables, "the Laplace comparison", microdata=False))
     for table in tables:
         if "proportion" in table.statistics:
             place = f"table '{table.title}'"

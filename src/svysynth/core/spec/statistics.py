@@ -1,0 +1,100 @@
+"""The statistics of a table: their names, among them `median`, `quantile(0.25)` and `share(> 50000)`.
+
+Counts, totals, means and proportions follow from sums over the records of a cell (`Statistic`). Quantiles, and shares
+above or below a threshold, need the distribution of the outcome.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Annotated, Literal, NamedTuple, cast, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from svysynth.core.spec.sections import clash, listed
+
+Statistic = Literal["count", "mean", "total", "proportion"]
+"""The statistics that follow from Σw and Σwy of cells."""
+Comparison = Literal[">", ">=", "<", "<="]
+MEDIAN = "median"
+WORDS = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
+FORMS = "count, mean, total, proportion, median, quantile(0.25) or share(> 50000)"
+"""What can be asked for, as errors say it."""
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_QUANTILE = re.compile(rf"quantile\(\s*({_NUMBER})\s*\)")
+_SHARE = re.compile(rf"share\(\s*(>=|<=|>|<)\s*({_NUMBER})\s*\)")
+
+
+class Quantile(NamedTuple):
+    """The smallest outcome that this share of the population has at most."""
+
+    share: float
+
+
+class Share(NamedTuple):
+    """The share of the population whose outcome is above, or below, a threshold."""
+
+    comparison: Comparison
+    threshold: float
+
+
+def parse_statistic(name: str) -> Statistic | Quantile | Share:
+    """What a statistic's name stands for.
+
+    >>> parse_statistic("median"), parse_statistic("share(>= 1e5)"), parse_statistic("mean")
+    (Quantile(share=0.5), Share(comparison='>=', threshold=100000.0), 'mean')
+    """
+    return _parsed(name.strip())
+
+
+@cache
+def _parsed(name: str) -> Statistic | Quantile | Share:
+    if name in get_args(Statistic):
+        return cast(Statistic, name)
+    if name == MEDIAN:
+        return Quantile(0.5)
+    if found := _QUANTILE.fullmatch(name):
+        share = float(found[1])
+        if not 0 < share < 1:
+            raise clash("'statistics': a quantile is for a share between 0 and 1, as in quantile(0.25)")
+        return Quantile(share)
+    if found := _SHARE.fullmatch(name):
+        if not math.isfinite(float(found[2])):
+            raise clash("'statistics': the threshold of a share is too large")
+        return Share(cast(Comparison, found[1]), float(found[2]))
+    raise clash(f"'statistics' must be some of {FORMS}")
+
+
+def written(name: str) -> str:
+    """The one way in which a statistic is written in tables.
+
+    >>> written("share( >1e3 )"), written("quantile(0.50)"), written("quantile(.1)")
+    ('share(> 1000)', 'median', 'quantile(0.1)')
+    """
+    match parse_statistic(name):
+        case Quantile(share):
+            return MEDIAN if share == 0.5 else f"quantile({number(share)})"
+        case Share(comparison, threshold):
+            return f"share({comparison} {number(threshold)})"
+        case statistic:
+            return statistic
+
+
+def number(value: float) -> str:
+    """A number as short as it can be, with all its digits."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e16 else repr(value)
+
+
+def of_distribution(names: Sequence[str]) -> list[str]:
+    """Those of the statistics that need the distribution of the outcome."""
+    return [name for name in names if name not in get_args(Statistic)]
+
+
+StatisticNames = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=60), AfterValidator(written)], ...],
+    Field(min_length=1, strict=False),
+    BeforeValidator(listed),
+]
