@@ -603,6 +603,18 @@ def raked_in_a_domain():
     return release_of(replace(example("fbs")[2], surveys=tuple(surveys)), spec, domains=other.domains)
 
 
+QUANTILES = ["mean", "median", "quantile(0.2)", "share(> 60000)"]
+IN_R = {"median": "quantile_1", "quantile(0.2)": "quantile_2", "share(> 60000)": "share_3"}
+
+
+def with_quantiles(model, roles=None, **estimation):
+    """Tables of files of a model with medians, quantiles and shares above a threshold."""
+    table = TableSpec(by=("field",), statistics=QUANTILES)
+    spec = spec_of(model, (table,), **(roles or {}))
+    synthetic = with_schools(example(model)[2]) if roles else example(model)[2]
+    return release_of(synthetic, spec.model_copy(update={"estimation": EstimationSpec(**estimation)}))
+
+
 RELEASES = {
     "raked": lambda: calibrated("fbs", ("field",), ("gender",)),
     "raked, of the population": lambda: calibrated("fbp", ("field",), ("gender",)),
@@ -614,6 +626,8 @@ RELEASES = {
     "fbp as in the paper": paper_release,
     "odd names": odd_release,
     "standard errors as in the paper": paper_errors,
+    "quantiles, fbp": lambda: with_quantiles("fbp", quantile_rule="school", confidence=0.9),
+    "quantiles, clusters": lambda: with_quantiles("fbs", {"cluster": "school"}, quantile_interval="xlogit"),
     "public weights": public_weights,
     "finite populations": finite_populations,
     "a domain, fbs": lambda: in_a_domain("fbs"),
@@ -644,7 +658,8 @@ def test_the_r_code_makes_the_tables(name, tmp_path):
     release = RELEASES[name]()
     table = release.requested_tables[0]
     write_microdata(release, tmp_path)
-    kept = [f'write.csv({one}, "{one}.csv", row.names = FALSE)' for one in table.statistics]
+    names = {name: IN_R.get(name, name) for name in table.statistics}
+    kept = [f'write.csv({name}, "{name}.csv", row.names = FALSE)' for name in names.values()]
     code = snippets(release)["r"] + "\n".join(kept)
     (tmp_path / "use.R").write_text(code, encoding="utf-8")
     done = subprocess.run(
@@ -657,7 +672,7 @@ def test_the_r_code_makes_the_tables(name, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     for statistic in table.statistics:
-        made = pl.read_csv(tmp_path / f"{statistic}.csv", infer_schema=False)
+        made = pl.read_csv(tmp_path / f"{names[statistic]}.csv", infer_schema=False, null_values="NA")
         if statistic == "proportion":
             parts = made["cell"].str.replace(r"^interaction\(.*\)", "").str.split(".").to_list()
             made = made.with_columns(

@@ -40,8 +40,9 @@ def tables(
 ) -> None:
     """Direct tables from the confidential data, with design-based standard errors. For internal use.
 
-    Counts, means, totals and proportions for every cell, margin and the total. Standard errors are by Taylor
-    linearisation, or by replication where the spec's `[estimation]` says so.
+    Counts, means, totals, proportions, medians and other quantiles, and shares above a threshold, for every cell,
+    margin and the total. Standard errors are by Taylor linearisation, or by replication where the spec's
+    `[estimation]` says so; those of quantiles are Woodruff's.
 
     Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
     """

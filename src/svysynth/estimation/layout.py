@@ -155,7 +155,7 @@ def _titled(title: str, by: Sequence[str], shown: Sequence[str]) -> str:
 
 def decimals(values: Sequence[float | None], statistic: str) -> int:
     """How many decimals the values of a statistic are shown with."""
-    if statistic == "proportion":
+    if statistic == "proportion" or statistic.startswith("share("):
         return 4
     largest = max((abs(value) for value in values if value is not None), default=1000)
     if largest >= 1000:

@@ -2,20 +2,22 @@
 
 FBS and FBP are normal models of (t, v) given x. With parameters estimated from the sample's sums, both imply the same
 table of counts and means. In a cell with means (m_t, m_v), variance s² of t and slope g of v on t, the mean of the
-smoothed weights is proportional to exp(m_v), and the weighted mean of exp(t) is exp(m_t + (1 + 2g)s²/2). The difference
-between these figures and the direct ones is the error of the model, which would be there without any privacy
-protection. The distribution of t about its mean is compared too, by the largest distance between its distribution
-function and the normal one, because readers of the microdata look at more than means.
+smoothed weights is proportional to exp(m_v), and the weighted mean of exp(t) is exp(m_t + (1 + 2g)s²/2). With these
+weights t has the mean m_t + gs² and the variance s², which gives quantiles and shares. The difference between these
+figures and the direct ones is the error of the model, which would be there without any privacy protection. The
+distribution of t about its mean is compared too, by the largest distance between its distribution function and the
+normal one, because readers of the microdata look at more than the tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 import polars as pl
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from scipy.stats import ks_2samp
 
 from svysynth.core.column_storage import Column, derive
@@ -23,6 +25,7 @@ from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.statistics import Statistic, of_distribution
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.estimation.utility import standard_distance
@@ -41,6 +44,8 @@ TWO_SAMPLES = 0.8
 large as the other."""
 SIMULATED = 4
 """The number of surveys that are drawn from a model without a closed form."""
+VALUES, MOST_VALUES = (20, 400), 400_000
+"""The number of outcomes that stand for the distribution in a cell, at least and at most, and in all cells together."""
 CONSTANT = 1e-9
 """The standard deviation of log weights up to which they count as constant."""
 
@@ -79,7 +84,12 @@ def measure_misfit(
         covariance[0, 1] = covariance[1, 0] = covariance[0, 0] * scatter[0, 1] / scatter[0, 0]
     means = records.x @ np.asarray(statistics.coefficients)
     cells = _implied(survey, records, means, covariance)
-    implied = tabulate_all(cells, tables, EstimationSpec(lonely="certainty"))["estimate"].to_numpy()
+    tidy = tabulate_all(cells, tables, EstimationSpec(lonely="certainty"))
+    implied = tidy["estimate"].to_numpy()
+    if any(of_distribution(table.statistics) for table in tables):
+        spread = _implied(survey, records, means, covariance, values=True)
+        of_values = tabulate_all(spread, tables, EstimationSpec(lonely="certainty"))["estimate"].to_numpy()
+        implied = np.where(tidy["statistic"].is_in(get_args(Statistic)).to_numpy(), implied, of_values)
     estimate, se = (direct[name].to_numpy() for name in ("estimate", "se"))
     off = standard_distance(implied, estimate, se)
     spreads = np.sqrt(np.diagonal(covariance))
@@ -112,8 +122,11 @@ def simulate_misfit(survey: Survey, fit: Fit, tables: Sequence[TableSpec], strea
     return Misfit(columns, float(distance), None, len(survey))
 
 
-def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats) -> Survey:
-    """The survey that the model implies: a record for each cell, with the cell's total weight and mean outcome."""
+def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats, *, values: bool = False) -> Survey:
+    """The survey that the model implies: a record for each cell, with the cell's total weight and mean outcome.
+
+    With `values` a cell has many records, at equally probable values of the outcome.
+    """
     cells, own, _ = survey.model_cells()
     count = sum(map_blocks(survey.engine, _Counts(records.cell, len(means)), len(survey)))
     total = sum(map_blocks(survey.engine, _Total(survey.weights), len(survey)))
@@ -122,6 +135,11 @@ def _implied(survey: Survey, records: Records, means: Floats, covariance: Floats
     weight = np.exp(means[:, 1] - means[:, 1].max()) if own is None else own
     weight = weight * count
     mean = np.exp(means[:, 0] + (1 + 2 * slope) * variance / 2) if log else means[:, 0] + slope * variance
+    if values:
+        points = int(np.clip(MOST_VALUES // len(cells), *VALUES))
+        scores = ndtri((np.arange(points) + 0.5) / points)
+        t = (means[:, :1] + slope * variance + np.sqrt(variance) * scores).ravel()
+        mean, weight, cells = np.exp(t) if log else t, np.repeat(weight, points), np.repeat(cells, points)
     sizes = [len(survey.levels(column)) for column in survey.public]
     labels = {
         column: pl.Series(column, np.asarray(survey.levels(column), object)[codes], dtype=survey.schema[column])

@@ -21,6 +21,7 @@ from svysynth.core.grouping import Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import MOST_BY_COLUMNS, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.statistics import plural
 from svysynth.core.streams import Streams
 from svysynth.estimation.calibration import uncalibrated
 from svysynth.estimation.tables import tabulate_all
@@ -303,7 +304,7 @@ def _off(misfit: Misfit, place: str, instead: str) -> list[Finding]:
     limit = pl.when(whole).then(WHOLE_OFF).otherwise(FAR_OFF)
     wrong = tables.filter((off > tables.select(limit.alias("limit"))["limit"]) & (part > WORTH))
     if not wrong.is_empty():
-        statistics = " and ".join(f"{name}s" for name in wrong["statistic"].unique().sort())
+        statistics = " and ".join(map(plural, wrong["statistic"].unique().sort()))
         problem = (
             f"some {statistics} that the model implies differ from the direct ones by more than {FAR_OFF:g} standard "
             f"errors ({WHOLE_OFF:g} for the whole file) and {WORTH:.0%}, even without privacy protection"

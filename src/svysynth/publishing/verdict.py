@@ -19,6 +19,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.statistics import plural
 from svysynth.estimation.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 from svysynth.mechanisms.findings import Finding
 from svysynth.mechanisms.suitability import FAR_OFF, WORTH
@@ -162,7 +163,7 @@ def _columns(frame: pl.DataFrame, names: Sequence[str]) -> list[Floats]:
 def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     known = compared.filter(pl.col("off").is_not_null())
     for (statistic,), rows in known.group_by("statistic", maintain_order=True):
-        yield from _of_statistic(f"{statistic}s", rows)
+        yield from _of_statistic(plural(str(statistic)), rows)
     judged = compared.filter(
         pl.col("off").is_not_null() | (pl.col("estimate_direct") != 0)
     )  # or known without sampling error

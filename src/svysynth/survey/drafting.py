@@ -184,7 +184,10 @@ def _write(
         "",
         "[[tables]]",
         _comment(f"by = {_list(chosen)}", "all margins and the total come with it"),
-        _comment('statistics = ["count", "mean"]', "count | mean | total | proportion"),
+        _comment(
+            'statistics = ["count", "mean"]',
+            "count | mean | total | proportion | median | quantile(0.25) | share(> 50000)",
+        ),
         "",
     ]
     guessed = (("outcome", outcome), ("weight", weight), ("strata", strata), ("cluster", cluster), ("fpc", fpc))

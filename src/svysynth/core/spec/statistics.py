@@ -93,6 +93,30 @@ def of_distribution(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in get_args(Statistic)]
 
 
+def plural(name: str) -> str:
+    """Several figures of a statistic, in words.
+
+    >>> plural("mean"), plural("median"), plural("quantile(0.1)")
+    ('means', 'medians', 'figures of quantile(0.1)')
+    """
+    return f"figures of {name}" if "(" in name else f"{name}s"
+
+
+def described(name: str, outcome: str) -> str:
+    """A statistic that needs the distribution of the outcome, as a heading names it.
+
+    >>> described("quantile(0.25)", "salary"), described("share(> 50000)", "salary")
+    ('Quantile 0.25 of salary', 'Share with salary above 50,000')
+    """
+    match parse_statistic(name):
+        case Quantile(share):
+            return f"Median {outcome}" if share == 0.5 else f"Quantile {number(share)} of {outcome}"
+        case Share(comparison, threshold):
+            return f"Share with {outcome} {WORDS[comparison]} {threshold:,.15g}"
+        case statistic:
+            return statistic
+
+
 StatisticNames = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=60), AfterValidator(written)], ...],
     Field(min_length=1, strict=False),

@@ -21,6 +21,7 @@ import numpy as np
 from svysynth.core.errors import shown
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.statistics import described
 from svysynth.core.streams import Streams
 from svysynth.estimation.layout import WideRow, WideTable
 from svysynth.mechanisms.base import Plot
@@ -100,15 +101,16 @@ def dot_plot(labels: Sequence[str], series: Sequence[Series], alt: str, *, from_
 def statistic_name(statistic: str, outcome: str) -> str:
     """The name of a statistic in headings.
 
-    >>> statistic_name("mean", "salary"), statistic_name("proportion", "salary")
-    ('Mean salary', 'Share of the population')
+    >>> statistic_name("mean", "salary"), statistic_name("proportion", "salary"), statistic_name("median", "salary")
+    ('Mean salary', 'Share of the population', 'Median salary')
     """
-    return {
+    sums = {
         "count": "Number in the population",
         "proportion": "Share of the population",
         "mean": f"Mean {outcome}",
         "total": f"Total {outcome}",
-    }[statistic]
+    }
+    return sums.get(statistic) or described(statistic, outcome)
 
 
 def plots_of_table(table: WideTable, outcome: str) -> list[tuple[str, Image]]:
@@ -116,7 +118,7 @@ def plots_of_table(table: WideTable, outcome: str) -> list[tuple[str, Image]]:
     found = []
     for position, statistic in enumerate(table.statistics):
         # Rows that are the sum of all others would leave no room for these on the axis.
-        adds_up = statistic != "mean"
+        adds_up = statistic in ("count", "total", "proportion")
         rows = [row for row in table.rows if not (adds_up and row.labels[:1] == (ALL,))]
         drawn = _grouped(rows, position) or _flat(rows, position)
         if drawn is None:

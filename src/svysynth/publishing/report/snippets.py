@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from svysynth.core.spec.statistics import Quantile, Share, number, of_distribution, parse_statistic
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.mechanisms.base import Mechanism, mechanism_of
 from svysynth.privacy.release import Release
@@ -29,6 +30,8 @@ def snippets(release: Release) -> Mapping[str, str]:
         "lonely": spec.estimation.lonely,
         "variance": spec.estimation.variance,
         "standard_errors": spec.estimation.standard_errors,
+        "quantile_rule": spec.estimation.quantile_rule,
+        "quantile_interval": spec.estimation.quantile_interval,
     }
     defaults = {name: field.default for name, field in type(spec.estimation).model_fields.items()}
     content: dict[str, Any] = {
@@ -42,7 +45,11 @@ def snippets(release: Release) -> Mapping[str, str]:
         "text": [guarded(name) for name in text],
         "by": [guarded(name) for name in table.by],
         "cells": " + ".join(r_name(guarded(name)) for name in table.by),
-        "statistics": [statistic for statistic in table.statistics if statistic != "proportion" or table.by],
+        "all_statistics": [name for name in table.statistics if name != "proportion" or table.by],
+        "statistics": [name for name in table.sums if name != "proportion" or table.by],
+        "distribution": [_in_r(name, place) for place, name in enumerate(of_distribution(table.statistics), start=1)],
+        "qrule": spec.estimation.quantile_rule,
+        "interval_type": spec.estimation.quantile_interval,
         "population": synthetic.rules == "population",
         "full": full_errors(release),
         "imputed": synthetic.rules == "imputed",
@@ -61,6 +68,28 @@ def snippets(release: Release) -> Mapping[str, str]:
     stata = _stata(columns, text, content, spec.survey.public)
     domain = domain_code(release, dict(stata["variables"]))
     return {name: render_code(name, **content, **stata, domain=domain.get(name)) for name in ("r", "python", "stata")}
+
+
+class _OfDistribution(NamedTuple):
+    """A statistic that needs the distribution of the outcome, for the code in R."""
+
+    written: str
+    name: str
+    """Its name as a variable."""
+    share: str
+    """The share of a quantile; empty otherwise."""
+    condition: str
+    """The condition of a share, after the outcome; empty otherwise."""
+
+
+def _in_r(name: str, place: int) -> _OfDistribution:
+    match parse_statistic(name):
+        case Quantile(share):
+            return _OfDistribution(name, f"quantile_{place}", number(share), "")
+        case Share(comparison, threshold):
+            return _OfDistribution(name, f"share_{place}", "", f"{comparison} {number(threshold)}")
+        case other:
+            raise ValueError(f"{other} follows from sums")
 
 
 STATA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
