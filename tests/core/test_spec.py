@@ -131,7 +131,7 @@ def test_data_are_found_from_the_spec_s_folder(tmp_path):
         (SURVEY + "[[tables]]\nby = ['gendr']", "table 1: 'by' names 'gendr'.*did you mean 'gender'"),
         (SURVEY + "[[tables]]\nby = ['field', 'field']", "'by': a name is listed twice"),
         (SURVEY + "[[tables]]\nby = ['field']\nstatistics = []", "'tables.1.statistics'.*at least 1"),
-        (SURVEY + "[[tables]]\nby = ['field']\nstatistics = ['median']", "'tables.1.statistics.1' must be one of"),
+        (SURVEY + "[[tables]]\nby = ['field']\nstatistics = ['middle']", "'tables.1.statistics.1' must be one of"),
         (SURVEY + "[[tables]]\nby = ['field']\n[[tables]]\nby = ['field']", "give each a 'name'"),
         (SURVEY + "[estimation]\ncv_thresholds = [0.3, 0.1]", "ascending"),
         (SURVEY + "[estimation]\nlonely = 'drop'", "'estimation.lonely' must be one of"),

@@ -148,11 +148,17 @@ def test_numbers_keep_their_digits():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("quantile(1)", "a quantile is for a share between 0 and 1, as in quantile(0.25)"),
-        ("quantile(50)", "a quantile is for a share between 0 and 1"),
-        ("share(> 1e999)", "the threshold of a share is too large"),
-        ("share(50000)", "must be some of count, mean, total, proportion, median, quantile(0.25) or share(> 50000)"),
-        ("p50", "must be some of count"),
+        (
+            "quantile(1)",
+            "'statistics.1' asks for a quantile that is not for a share between 0 and 1, as in quantile(0.25)",
+        ),
+        ("quantile(50)", "not for a share between 0 and 1"),
+        ("share(> 1e999)", "has a threshold that is too large"),
+        (
+            "share(50000)",
+            "'statistics.1' must be one of count, mean, total, proportion, median, quantile(0.25) or share(> 50000)",
+        ),
+        ("p50", "must be one of count"),
         ("", "statistics.1"),
     ],
 )

@@ -73,7 +73,7 @@ WRONG_TABLES = [
     {"by": None},
     {"by": [3]},
     {"by": ["field", "field"]},
-    {"by": "field", "statistics": "median"},
+    {"by": "field", "statistics": "middle"},
     {"by": "field", "statistics": []},
     {"by": "field", "statistics": None},
     {"by": "field", "estimation": "taylor"},

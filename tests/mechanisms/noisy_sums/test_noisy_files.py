@@ -480,7 +480,7 @@ def test_more_tables_are_those_of_the_release_or_others(released, tmp_path):
         ([], "--files and --by: are both missing"),
         (["--files", "2", "--by", "sex"], "--files and --by: were both given"),
         (["--by", "sexx"], "is not a public column of this release (did you mean 'sex'?)"),
-        (["--by", "sex", "--statistics", "median"], "statistics"),
+        (["--by", "sex", "--statistics", "median"], "cannot give 'median'"),
     ],
 )
 def test_what_cannot_be_made_is_one_clear_error(released, tmp_path, arguments, words):

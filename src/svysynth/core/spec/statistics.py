@@ -13,8 +13,9 @@ from functools import cache
 from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
-from svysynth.core.spec.sections import clash, listed
+from svysynth.core.spec.sections import listed
 
 Statistic = Literal["count", "mean", "total", "proportion"]
 """The statistics that follow from Σw and Σwy of cells."""
@@ -59,13 +60,17 @@ def _parsed(name: str) -> Statistic | Quantile | Share:
     if found := _QUANTILE.fullmatch(name):
         share = float(found[1])
         if not 0 < share < 1:
-            raise clash("'statistics': a quantile is for a share between 0 and 1, as in quantile(0.25)")
+            raise _not_one("asks for a quantile that is not for a share between 0 and 1, as in quantile(0.25)")
         return Quantile(share)
     if found := _SHARE.fullmatch(name):
         if not math.isfinite(float(found[2])):
-            raise clash("'statistics': the threshold of a share is too large")
+            raise _not_one("has a threshold that is too large")
         return Share(cast(Comparison, found[1]), float(found[2]))
-    raise clash(f"'statistics' must be some of {FORMS}")
+    raise _not_one(f"must be one of {FORMS}")
+
+
+def _not_one(problem: str) -> PydanticCustomError:
+    return PydanticCustomError("statistic", "{text}", {"text": problem})
 
 
 def written(name: str) -> str:
