@@ -1,5 +1,7 @@
 """Quantiles are exact, in memory and from disk: those of a simple implementation that looks at all records."""
 
+import pickle
+
 import numpy as np
 import polars as pl
 import pytest
@@ -71,7 +73,7 @@ def test_keys_are_in_the_order_of_values_and_lose_nothing():
     assert to_keys(np.array([-0.0])) == to_keys(np.array([0.0]))
 
 
-def survey(count=200_000):
+def survey(count=140_000):
     generator = np.random.default_rng(5)
     frame = pl.DataFrame(
         {
@@ -84,13 +86,22 @@ def survey(count=200_000):
     return svysynth.read_survey(frame, outcome="y", weight="w", public="a", strata="s", domains=["a <> 'z'"])
 
 
+class Sent:
+    """An engine whose work is sent to another process and back, as Dask sends it."""
+
+    parts, remote = 2, True
+
+    def map(self, function, items, a_core=1):
+        yield from map(pickle.loads(pickle.dumps(function)), items)
+
+
 @pytest.mark.parametrize("at_once", [2**21, 1000])
 def test_tables_from_disk_are_those_in_memory_to_the_last_bit(at_once, tmp_path, monkeypatch):
     whole = survey()
     expected = svysynth.tabulate(whole, "a", STATISTICS)
     inside = svysynth.tabulate(whole, "a", "median", domain="a <> 'z'")
     monkeypatch.setattr(quantiles, "SORTED_AT_ONCE", at_once)
-    for number_of, engine in enumerate([Local(1), Local(2, parts=3)]):
+    for number_of, engine in enumerate([Local(1), Local(2, parts=3), Sent()]):
         (tmp_path / str(number_of)).mkdir()
         stored = store_survey(whole, tmp_path / str(number_of), engine)
         assert_frame_equal(svysynth.tabulate(stored, "a", STATISTICS), expected, check_exact=True)

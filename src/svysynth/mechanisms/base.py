@@ -260,7 +260,7 @@ def unsupported(spec: Spec, name: str, promise: str) -> list[Finding]:
         return []
     clusters = [] if member.clusters else no_clusters(spec.survey.cluster, who)
     calibration = [] if member.calibration else no_calibration(spec.survey, who)
-    quantiles = [] if member.quantiles else no_quantiles(spec.requested_tables, who, member.microdata)
+    quantiles = [] if member.quantiles else no_quantiles(spec.requested_tables, who)
     return [*clusters, *calibration, *quantiles]
 
 

@@ -29,8 +29,9 @@ MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
 CLUSTERED = "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters"
 FROM_FILES = (
-    " and make them from the synthetic files (svysynth.read_synthetic with rules = 'imputed'), which have the model's "
-    "distribution"
+    "leave these statistics out of the tables, and make them from the synthetic files of 'fbs' with guarantee = "
+    "'global' (svysynth.read_synthetic with rules = 'imputed'), which have the model's distribution; or use 'fbs' or "
+    "'fbp' with guarantee = 'asymptotic', which is not differential privacy"
 )
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
@@ -176,7 +177,7 @@ def no_calibration(survey: SurveySpec, who: str) -> list[Finding]:
     ]
 
 
-def no_quantiles(tables: Sequence[TableSpec], who: str, microdata: bool) -> list[Finding]:
+def no_quantiles(tables: Sequence[TableSpec], who: str) -> list[Finding]:
     """The finding for statistics that need the distribution of the outcome, where only sums are measured."""
     asked = [(table, name) for table in tables for name in of_distribution(table.statistics)]
     if not asked:
@@ -184,8 +185,7 @@ def no_quantiles(tables: Sequence[TableSpec], who: str, microdata: bool) -> list
     table, name = asked[0]
     found = f"{who} cannot give '{name}'"
     why = "its tables come from noisy counts and sums, which do not tell the distribution of the outcome"
-    instead = "use mechanism = 'fbs' or 'fbp' with guarantee = 'asymptotic', or leave these statistics out"
-    return [Finding(f"table '{table.title}'", found, why, instead + (FROM_FILES if microdata else ""), stops=True)]
+    return [Finding(f"table '{table.title}'", found, why, FROM_FILES, stops=True)]
 
 
 def unfit_calibration(survey: SurveySpec) -> list[Finding]:

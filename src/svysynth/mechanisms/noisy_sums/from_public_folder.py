@@ -92,7 +92,7 @@ class FromPublic:
 
     def tabulate_all(self, tables: Sequence[TableSpec]) -> pl.DataFrame:
         """Make tables from all draws, rounded to the published digits."""
-        refuse(no_quantiles(tables, "a release from noisy sums", microdata=True))
+        refuse(no_quantiles(tables, "a release from noisy sums"))
         public = self.make.facts.labels
         for column in (column for table in tables for column in table.by):
             if column not in public:

@@ -137,7 +137,7 @@ def _plan(
     consistency: bool,
 ) -> tuple[list[Layout], Grid, tuple[Use, ...]]:
     """The tables' layouts, their levels and the split of the budget: all public."""
-    refuse(no_quantiles(tables, "noise on tables", microdata=False))
+    refuse(no_quantiles(tables, "noise on tables"))
     _refuse(survey, estimation, epsilon)
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     require_public(survey, columns)

@@ -160,7 +160,7 @@ def _check_request(
         raise SurveyError(
             "spec", "replicates", f"is not between 2 and {MOST_REPLICATES:,}", "use 10, as the paper does"
         )
-    refuse(no_quantiles(tables, "the Laplace comparison", microdata=False))
+    refuse(no_quantiles(tables, "the Laplace comparison"))
     for table in tables:
         if "proportion" in table.statistics:
             place = f"table '{table.title}'"
