@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,7 @@ def tabulate_all(
     if survey.calibration is not None:
         calibration = Calibration.of(survey, survey.calibration, crossed, levels, given)
     moments, variance = passes.calibrated(survey.outcome_values, given, calibration)
+    outcomes = cache(lambda: passes.outcomes(given, calibration))
     frames, known_df = [], dict[tuple[str, ...], int]()
     for table, inside in zip(tables, own, strict=True):
         layout = Layout.of(table, columns, survey, calibration is not None)
@@ -112,8 +114,7 @@ def tabulate_all(
             interval = None
             match parse_statistic(name):
                 case Quantile(share):
-                    outcomes = passes.outcomes(given, calibration)
-                    found = quantiles_of_rows(share, moments, domains, layout.rows, in_base, df, outcomes, estimation)
+                    found = quantiles_of_rows(share, moments, domains, layout.rows, in_base, df, outcomes(), estimation)
                     value, squared_error, count = found.value, found.se**2, found.records
                     interval = found.lower, found.upper
                 case Share() as share:
