@@ -39,7 +39,7 @@ from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
 from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, whole_numbers
 from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import Clusters, ClusterStatistics, measured_squares
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
-from svysynth.privacy.ledger import open_budget
+from svysynth.privacy.ledger import open_budget, show
 from svysynth.publishing.verification import verify_release
 from svysynth.survey.on_disk import store_survey
 
@@ -397,6 +397,7 @@ def test_a_release_with_clusters_is_verified_and_gives_more(released):
 def test_a_release_that_protects_clusters_says_so_and_gives_each_record_its_share(released):
     manifest = json.loads((released.public / "manifest.json").read_text())
     assert manifest["guarantee"]["unit"] == manifest["privacy"]["unit"] == "cluster"
+    assert show(released.house / "ledger.sqlite")[0].holds_for == "one cluster of 'village'"
     assert "any one cluster of respondents" in manifest["statement"][0]
     assert manifest["guarantee"]["epsilon_changed"] == 600.0
     measured = json.loads((released.public / "measurement.json").read_text())
