@@ -25,7 +25,10 @@ PRIVATE_DOMAIN = (
 PUBLIC_DOMAIN = "name public columns only: add a column to survey.public if all its values may be published"
 MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
-CLUSTERED = "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters"
+CLUSTERED = (
+    "use mechanism = 'fbs' or 'fbp' with guarantee = 'global', which take clusters into account; leave survey.cluster "
+    "out only if the sample has no clusters"
+)
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
 
