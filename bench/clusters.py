@@ -19,29 +19,19 @@ stopped continues from there.
 import argparse
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
-from multiprocessing import get_context
-from pathlib import Path
 
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.core.spec.estimation import EstimationSpec, TableSpec
-from svysynth.core.spec.privacy import BoundsSpec
-from svysynth.core.spec.whole import ModelSpec
-from svysynth.estimation.combining import Synthetic
+from repeated_samples import add_options, bounds_around, by_class, figures, noisy_sums, run, write
+from svysynth.core.spec.estimation import TableSpec
 from svysynth.estimation.tables import tabulate_all
-from svysynth.mechanisms.noise import StudyNoise
-from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.mechanism import measure_survey, prior_of
-from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS}
 IGNORING = " ignoring clusters"
@@ -50,13 +40,9 @@ BY = ("region", "sex", "age")
 TABLES = [TableSpec(by=BY, statistics=("count", "proportion", "mean"))]
 REGIONS, CLUSTERS_OF_REGION, DRAWN = 5, 200, 12
 CLASSES = ("cells of three", "cells of two", "margins", "whole")
+COLUMNS = ("coverage", "least_coverage", "length_over_direct", "rmse_over_direct", "se_over_rmse")
 CHUNK, SLOW_CHUNK = 10, 2
 """The number of replicates in one file of results, and of those that take long."""
-NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
-NOTHING = pl.DataFrame(
-    schema=NUMBERS
-    | {"row": pl.Int64, "replicate": pl.Int32, "kind": pl.String, "passed": pl.Boolean, "fits": pl.Boolean}
-)
 
 
 def make_population(icc):
@@ -136,31 +122,9 @@ class Study:
         elif method in ASYMPTOTIC:
             found = self.asymptotic(survey, method, epsilon, streams)
         else:
-            found = self.noisy_sums(survey, method, epsilon, streams)
-        return [
-            frame.select("estimate", "se", "lower", "upper", row=pl.int_range(pl.len())).with_columns(
-                replicate=replicate, kind=pl.lit(kind), passed=passed, fits=fits
-            )
-            for kind, passed, fits, frame in found
-        ]
-
-    def noisy_sums(self, survey, model, epsilon, streams):
-        """Tables made with the code of a release and, if `files` is set, the tables from synthetic files."""
-        mean_weight = len(self.population) / len(survey)
-        bounds = BoundsSpec(outcome=(1e3, 1e6), weight=(mean_weight / 20, mean_weight * 20))
-        measurement, facts = measure_survey(survey, "answers", TABLES, bounds, "log", 2 * epsilon, StudyNoise(streams))
-        fitted = fit_measurement(
-            measurement, facts, prior_of(model, ModelSpec()), None, self.draws, streams, self.rounds
-        )
-        fits = all(shape is None or shape.fits for shape in (fitted.outcome_shape, fitted.weight_shape))
-        verdict = fitted.verdict.passed, fits
-        found = [("tables", *verdict, tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec()))]
-        if self.files:
-            known = FilePlan.of(self.draws, self.files, streams)
-            make = FileMaker(fitted.drawn, measurement, facts, known.seed, "y", "region", cluster=survey.design.cluster)
-            imputed = Synthetic(tuple(map(make.survey, known.draws)), "imputed")
-            found.append(("files", *verdict, imputed.tabulate_all(TABLES)))
-        return found
+            bounds = bounds_around((1e3, 1e6), len(self.population), len(survey))
+            found = noisy_sums(self, survey, method, TABLES, bounds, epsilon, streams)
+        return figures(replicate, found)
 
     def asymptotic(self, survey, method, epsilon, streams):
         """Tables by the asymptotic mechanism, from three files; none if it refuses."""
@@ -173,62 +137,38 @@ class Study:
             return []
 
 
-def some(study, case, epsilon, replicates, path):
-    """Run one method on some replicates, and keep the result in a file."""
-    if not path.exists():
-        frames = [frame for replicate in replicates for frame in study.one(case, epsilon, replicate)]
-        part = path.with_suffix(".part")
-        pl.concat([NOTHING, *frames]).write_parquet(part)
-        part.rename(path)
-    return path
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument(
-        "--keep", type=Path, required=True, help="a folder for results, from which a stopped run continues"
-    )
+    add_options(parser, replicates=300, methods=["fbs", f"fbs{IGNORING}"], draws=500, rounds=2)
     parser.add_argument("--icc", type=float, nargs="+", default=[0.05, 0.2])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[5.0])
     parser.add_argument("--asymptotic-epsilon", type=float, nargs="+", default=[10.8])
     parser.add_argument("--asymptotic-replicates", type=int, default=300)
-    parser.add_argument("--replicates", type=int, default=300)
-    parser.add_argument("--methods", nargs="*", default=["fbs", f"fbs{IGNORING}"])
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--draws", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=2, help="most rounds of the chains; a release has up to 24")
-    parser.add_argument("--files", type=int, default=0)
     settings = parser.parse_args()
     settings.keep.mkdir(parents=True, exist_ok=True)
     further = settings.draws, settings.rounds, settings.files
     studies = {icc: Study(icc, *further) for icc in settings.icc}
     cases = list(product(studies, DIRECT, [0.0]))
     for method in settings.methods:
-        asymptotic = method.removesuffix(IGNORING) in ASYMPTOTIC
-        cases += product(studies, [method], settings.asymptotic_epsilon if asymptotic else settings.epsilon)
-    paths = {case: [] for case in cases}
-    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
-        work = []
-        for case in cases:
-            icc, method, epsilon = case
-            asymptotic = method.removesuffix(IGNORING) in ASYMPTOTIC
-            most = min(settings.replicates, settings.asymptotic_replicates if asymptotic else settings.replicates)
-            chunk = SLOW_CHUNK if asymptotic else CHUNK
-            for first in range(0, most, chunk):
-                replicates = range(first, min(first + chunk, most))
-                parts = icc, *map(str, further), method.replace(" ", "-"), epsilon, first, replicates.stop
-                path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
-                paths[case].append(path)
-                work.append(pool.submit(some, studies[icc], method, epsilon, replicates, path))
-        for number, one in enumerate(as_completed(work), 1):
-            one.result()
-            print(f"{number} of {len(work)}", end="\r", file=sys.stderr, flush=True)
+        cases += product(studies, [method], settings.asymptotic_epsilon if slow(method) else settings.epsilon)
+    paths, jobs = {case: [] for case in cases}, []
+    for icc, method, epsilon in cases:
+        most = min(settings.replicates, settings.asymptotic_replicates) if slow(method) else settings.replicates
+        chunk = SLOW_CHUNK if slow(method) else CHUNK
+        for first in range(0, most, chunk):
+            replicates = range(first, min(first + chunk, most))
+            parts = icc, *map(str, further), method.replace(" ", "-"), epsilon, first, replicates.stop
+            path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
+            paths[icc, method, epsilon].append(path)
+            jobs.append((studies[icc], method, epsilon, replicates, path))
+    run(jobs, settings.workers)
     rows = (summary(studies[case[0]], case, paths[case], paths[case[0], "direct", 0.0]) for case in cases)
-    frame = pl.concat([one for some in rows for one in some])
-    frame.write_csv(settings.out)
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=220, float_precision=3):
-        print(frame)
+    write([one for some in rows for one in some], settings.out)
+
+
+def slow(method):
+    """Whether a method is asymptotic, which takes long."""
+    return method.removesuffix(IGNORING) in ASYMPTOTIC
 
 
 def truth_of(population):
@@ -236,7 +176,7 @@ def truth_of(population):
     frames = []
     for keep in (list(kept) for size in range(len(BY) + 1) for kept in combinations(BY, size)):
         figures = {"count": pl.len().cast(pl.Float64), "proportion": pl.len() / len(population), "mean": pl.mean("y")}
-        found = population.group_by(keep).agg(**figures) if keep else population.select(**figures)
+        found = population.group_by(keep, maintain_order=True).agg(**figures) if keep else population.select(**figures)
         found = found.with_columns(pl.lit("All").alias(column) for column in BY if column not in keep)
         frames.append(
             found.select(*BY, *figures).unpivot(
@@ -255,38 +195,9 @@ def summary(study, case, paths, direct_paths):
     summed = pl.sum_horizontal((pl.col(column) == "All").cast(pl.Int32) for column in BY)
     rows = rows.select("statistic", "truth", row=pl.int_range(pl.len()), all=summed)
     rows = rows.with_columns(cells=pl.col("all").replace_strict(dict(enumerate(CLASSES)), return_dtype=pl.String))
-    sample = by_row(pl.read_parquet(direct_paths), rows).filter(pl.col("rmse") > 1e-9)
-    sample = sample.select("row", direct_rmse="rmse", direct_length="length")
-    found, of, frames = pl.read_parquet(paths), pl.col, []
-    for kind in found["kind"].unique(maintain_order=True):
-        own = found.filter(of("kind") == kind)
-        each = by_row(own, rows).join(sample, on="row").filter(of("se") > 0)
-        classes = each.group_by("statistic", "cells").agg(
-            of("coverage").mean(),
-            of("coverage").min().alias("least_coverage"),
-            (of("length") / of("direct_length")).mean().alias("length_over_direct"),
-            (of("rmse") / of("direct_rmse")).mean().alias("rmse_over_direct"),
-            (of("se") / of("rmse")).mean().alias("se_over_rmse"),
-        )
-        once = own.unique("replicate")
-        head = {"icc": icc, "method": method, "kind": kind, "epsilon": epsilon}
-        numbers = {"replicates": len(once), "passed": once["passed"].sum(), "fit": once["fits"].sum()}
-        columns = {name: pl.lit(value) for name, value in (head | numbers).items()}
-        order = "statistic", "cells"
-        frames.append(classes.sort(order).with_columns(**columns).select(*head, *classes.columns, *numbers))
-    return frames
-
-
-def by_row(found, rows):
-    """Coverage, length and errors of each row of the tables, over replicates, relative to the truth."""
-    found = found.join(rows, on="row", how="left")
-    of, truth = pl.col, pl.col("truth")
-    return found.group_by("row", "statistic", "cells").agg(
-        coverage=((of("lower") <= truth) & (truth <= of("upper"))).mean(),
-        length=((of("upper") - of("lower")) / truth).mean(),
-        rmse=((of("estimate") / truth - 1) ** 2).mean().sqrt(),
-        se=((of("se") / truth) ** 2).mean().sqrt(),
-    )
+    head = {"icc": icc, "method": method, "kind": "", "epsilon": epsilon}
+    found, beside = pl.read_parquet(paths), pl.read_parquet(direct_paths)
+    return by_class(found, rows, beside, pl.Expr.mean, head, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -17,39 +17,32 @@ thousands of samples --draws 250 --rounds 1 is enough to measure coverage, but t
 """
 
 import argparse
-import os
-import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
-
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import numpy as np
 import polars as pl
 
 import svysynth
-from svysynth.core.spec.estimation import EstimationSpec, TableSpec
-from svysynth.core.spec.privacy import BoundsSpec
-from svysynth.core.spec.whole import ModelSpec, Spec
-from svysynth.estimation.combining import Synthetic
+from repeated_samples import add_options, bounds_around, by_class, figures, noisy_sums, run, write
+from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.whole import Spec
 from svysynth.mechanisms.base import Grid, mechanism_of
-from svysynth.mechanisms.noise import StudyNoise
-from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.mechanism import measure_survey, prior_of
-from svysynth.mechanisms.noisy_sums.posterior.fitting import MOST_ROUNDS, fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.posterior.fitting import MOST_ROUNDS
 
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS, "asymptotic fbp": svysynth.FBP}
 CHUNK = 10
 """The number of replicates in one file of results."""
-NUMBERS = dict.fromkeys(("estimate", "se", "lower", "upper"), pl.Float64)
-NOTHING = pl.DataFrame(
-    schema=NUMBERS
-    | {"row": pl.Int64, "replicate": pl.Int32, "kind": pl.String, "passed": pl.Boolean, "fits": pl.Boolean}
-)
+COLUMNS = {
+    "coverage": "coverage",
+    "length": "length",
+    "length_over_direct": "length_over_sample",
+    "rmse_over_direct": "rmse_over_sample",
+    "se_over_rmse": "se_over_rmse",
+}
+"""The columns of the results, as `by_class` and as this program name them."""
 TABLES = [TableSpec(by=("stratum", "group"))]
 POP = [
     [14599, 13364],
@@ -144,10 +137,9 @@ class Study:
 
     @property
     def bounds(self):
-        """The public bounds: the outcome's as known beforehand, the weights' a factor of 20 around their mean."""
+        """The public bounds of outcome and weight."""
         population, outcome = self.frame_and_bounds
-        mean_weight = len(population) / self.records
-        return BoundsSpec(outcome=outcome, weight=(mean_weight / 20, mean_weight * 20))
+        return bounds_around(outcome, len(population), self.records)
 
     def one(self, case, epsilon, replicate):
         """The tables of one sample by one method; their column `kind` is "tables" or "files"."""
@@ -155,32 +147,10 @@ class Study:
         if case == "sample":
             found = [("tables", True, True, svysynth.tabulate(survey, by=["stratum", "group"]))]
         elif case in ("fbs", "fbp"):
-            found = self.noisy_sums(survey, case, epsilon, streams)
+            found = noisy_sums(self, survey, case, TABLES, self.bounds, epsilon, streams, self.protect)
         else:
             found = [("tables", True, True, table) for table in self.beside(survey, case, epsilon, streams)]
-        return [
-            frame.select("estimate", "se", "lower", "upper", row=pl.int_range(pl.len())).with_columns(
-                replicate=replicate, kind=pl.lit(kind), passed=passed, fits=fits
-            )
-            for kind, passed, fits, frame in found
-        ]
-
-    def noisy_sums(self, survey, model, epsilon, streams):
-        """Tables made with the code of a release and, if `files` is set, the tables from synthetic files."""
-        noise = StudyNoise(streams)
-        measurement, facts = measure_survey(survey, self.protect, TABLES, self.bounds, "log", 2 * epsilon, noise)
-        fitted = fit_measurement(
-            measurement, facts, prior_of(model, ModelSpec()), None, self.draws, streams, self.rounds
-        )
-        fits = all(shape is None or shape.fits for shape in (fitted.outcome_shape, fitted.weight_shape))
-        verdict = fitted.verdict.passed, fits
-        found = [("tables", *verdict, tables_of(fitted.drawn, measurement, facts, TABLES, EstimationSpec()))]
-        if self.files:
-            known = FilePlan.of(self.draws, self.files, streams)
-            make = FileMaker(fitted.drawn, measurement, facts, known.seed, "y", "stratum")
-            imputed = Synthetic(tuple(map(make.survey, known.draws)), "imputed")
-            found.append(("files", *verdict, imputed.tabulate_all(TABLES)))
-        return found
+        return figures(replicate, found)
 
     def beside(self, survey, case, epsilon, streams):
         """Tables by another mechanism: the asymptotic one, as released with three files, or noise on the tables.
@@ -205,34 +175,15 @@ class Study:
         return [tables for _, _, _, tables in tries]
 
 
-def some(study, case, epsilon, replicates, path):
-    """Run one method on some replicates, and keep the result in a file."""
-    if not path.exists():
-        frames = [frame for replicate in replicates for frame in study.one(case, epsilon, replicate)]
-        part = path.with_suffix(".part")
-        pl.concat([NOTHING, *frames]).write_parquet(part)
-        part.rename(path)
-    return path
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument(
-        "--keep", type=Path, required=True, help="a folder for results, from which a stopped run continues"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, replicates=200, methods=["fbs"], draws=1000, rounds=MOST_ROUNDS)
     parser.add_argument("--population", default="paper")
     parser.add_argument("--folder", default=".")
     parser.add_argument("--records", type=int, nargs="+", default=[1000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0, 10.8])
-    parser.add_argument("--replicates", type=int, default=200)
-    parser.add_argument("--methods", nargs="+", default=["fbs"])
     parser.add_argument("--asymptotic-epsilon", type=float, nargs="+", default=[3.0, 5.0, 10.8])
     parser.add_argument("--asymptotic-replicates", type=int, nargs="+", default=[20, 100, 1000], help="one for each ε")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=MOST_ROUNDS)
-    parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--protect", choices=["answers", "record"], default="answers")
     parser.add_argument("--weight-public", action="store_true")
     settings = parser.parse_args()
@@ -243,34 +194,26 @@ def main():
     fewer = dict(zip(settings.asymptotic_epsilon, settings.asymptotic_replicates, strict=True))
     for method in settings.methods:
         cases += product(studies, [method], fewer if method in ASYMPTOTIC else settings.epsilon)
-    paths = {case: [] for case in cases}
-    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
-        work = []
-        for first in range(0, settings.replicates, CHUNK):
-            replicates = range(first, min(first + CHUNK, settings.replicates))
-            for case in cases:
-                records, method, epsilon = case
-                if method in ASYMPTOTIC and first >= fewer[epsilon]:
-                    continue
-                parts = settings.population, records, *map(str, further), method.replace(" ", "-"), epsilon, first
-                path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
-                paths[case].append(path)
-                work.append(pool.submit(some, studies[records], method, epsilon, replicates, path))
-        for number, one in enumerate(as_completed(work), 1):
-            one.result()
-            print(f"{number} of {len(work)}", end="\r", file=sys.stderr, flush=True)
+    paths, jobs = {case: [] for case in cases}, []
+    for first, case in product(range(0, settings.replicates, CHUNK), cases):
+        records, method, epsilon = case
+        if method in ASYMPTOTIC and first >= fewer[epsilon]:
+            continue
+        parts = settings.population, records, *map(str, further), method.replace(" ", "-"), epsilon, first
+        path = settings.keep / ("_".join(map(str, parts)) + ".parquet")
+        replicates = range(first, min(first + CHUNK, settings.replicates))
+        paths[case].append(path)
+        jobs.append((studies[records], method, epsilon, replicates, path))
+    run(jobs, settings.workers)
     rows = (summary(studies[case[0]], case, paths[case], paths[case[0], "sample", 0.0]) for case in cases)
-    frame = pl.concat([one for some in rows for one in some])
-    frame.write_csv(settings.out)
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=200, float_precision=3):
-        print(frame)
+    write([one for some in rows for one in some], settings.out)
 
 
 def truth_of(population):
     frames = []
     for keep in ([], ["stratum"], ["group"], ["stratum", "group"]):
         found = (
-            population.group_by(keep).agg(count=pl.len(), mean=pl.col("y").mean())
+            population.group_by(keep, maintain_order=True).agg(count=pl.len(), mean=pl.col("y").mean())
             if keep
             else population.select(count=pl.len(), mean=pl.col("y").mean())
         )
@@ -299,41 +242,9 @@ def summary(study, case, paths, sample_paths):
     on = ["statistic", "stratum", "group"]
     rows = direct.join(truth, on=on, how="left", maintain_order="left").select("statistic", "truth")
     rows = rows.with_columns(row=table["row"], cells=pl.Series(class_of(direct)))
-    sample = by_row(pl.read_parquet(sample_paths), rows).filter(pl.col("rmse") > 1e-9)
-    sample = sample.select("row", sample_rmse="rmse", sample_length="length")
-    found = pl.read_parquet(paths)
-    frames = []
-    for kind in found["kind"].unique(maintain_order=True):
-        own = found.filter(pl.col("kind") == kind)
-        each = by_row(own, rows).join(sample, on="row").filter(pl.col("se") > 0)
-        of = pl.col
-        classes = each.group_by("statistic", "cells").agg(
-            of("coverage").mean(),
-            of("length").mean(),
-            (of("length") / of("sample_length")).mean().alias("length_over_sample"),
-            (of("rmse") / of("sample_rmse")).mean().alias("rmse_over_sample"),
-            (of("se") / of("rmse")).mean().alias("se_over_rmse"),
-        )
-        once = own.unique("replicate")
-        head = {"population": study.population, "records": records, "method": method, "kind": kind, "epsilon": epsilon}
-        numbers = {"replicates": len(once), "passed": once["passed"].sum(), "fit": once["fits"].sum()}
-        columns = {name: pl.lit(value) for name, value in (head | numbers).items()}
-        frames.append(
-            classes.sort("statistic", "cells").with_columns(**columns).select(*head, *classes.columns, *numbers)
-        )
-    return frames
-
-
-def by_row(found, rows):
-    """Coverage, length and errors of each row of the tables, over replicates, relative to the truth."""
-    found = found.join(rows, on="row", how="left")
-    of, truth = pl.col, pl.col("truth")
-    return found.group_by("row", "statistic", "cells").agg(
-        coverage=((of("lower") <= truth) & (truth <= of("upper"))).mean(),
-        length=((of("upper") - of("lower")) / truth).median(),
-        rmse=((of("estimate") / truth - 1) ** 2).mean().sqrt(),
-        se=((of("se") / truth) ** 2).mean().sqrt(),
-    )
+    head = {"population": study.population, "records": records, "method": method, "kind": "", "epsilon": epsilon}
+    found, sample = pl.read_parquet(paths), pl.read_parquet(sample_paths)
+    return [frame.rename(COLUMNS) for frame in by_class(found, rows, sample, pl.Expr.median, head, tuple(COLUMNS))]
 
 
 if __name__ == "__main__":

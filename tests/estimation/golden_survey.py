@@ -15,12 +15,18 @@ NO_SPREAD = 1e-12
 """A standard error below this part of the estimate is rounding: the true one is zero."""
 
 
-def read_golden_survey(path):
-    """The records of a design, with those roles for which the file has a column."""
+def find(design, *folders):
+    """The file of a design, in the first of some folders that has it."""
+    return next(folder / f"{design}.csv" for folder in folders if (folder / f"{design}.csv").exists())
+
+
+def read_golden_survey(path, **named):
+    """The records of a design, with those roles for which the file has a column, and the settings that are named."""
     roles = {"strata": "stratum", "cluster": "psu", "fpc": "fpc"}
     columns = pl.read_csv(path, n_rows=0).columns
     declared = {role: column for role, column in roles.items() if column in columns}
-    return svysynth.read_survey(path, outcome="y", weight="w", public=["a", "b"], transform="identity", **declared)
+    settings = {"outcome": "y", "weight": "w", "public": ["a", "b"], "transform": "identity"}
+    return svysynth.read_survey(path, **(settings | declared | named))
 
 
 def assert_agrees(ours, theirs):
@@ -34,6 +40,16 @@ def assert_agrees(ours, theirs):
         else:
             assert row["estimate"] == pytest.approx(row["estimate_r"], rel=RELATIVE, abs=0), row
             assert same_spread(row["se"], row["se_r"], abs(row["estimate_r"])), row
+
+
+def assert_agrees_where_known(ours, theirs):
+    """The same, where R averages over all replicates; where nobody is left in one, there is no standard error here."""
+    known = theirs.filter(pl.col("se").is_not_null() | pl.col("estimate").is_null())
+    on = ["statistic", "a", "b"]
+    kept, left = (ours.join(known, on=on, how=how, maintain_order="left") for how in ("semi", "anti"))
+    assert_agrees(kept, known)
+    assert left["se"].null_count() == len(left)
+    assert set(ours["df"]) == set(theirs["df"])
 
 
 def same_spread(se, expected, scale):

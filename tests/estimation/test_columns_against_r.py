@@ -5,7 +5,7 @@ import pytest
 
 import places
 import svysynth
-from golden_survey import STATISTICS, assert_agrees
+from golden_survey import STATISTICS, assert_agrees, read_golden_survey
 
 GOLDEN = places.GOLDEN / "columns"
 VALUES = pl.read_csv(GOLDEN / "values.csv")
@@ -37,8 +37,7 @@ DESIGNS = {
 @pytest.mark.parametrize("design", DESIGNS)
 def test_tables_are_r_s(design):
     theirs = VALUES.filter(design=design)
-    roles = {"outcome": "y", "weight": "w", "public": ["a", "b"], "transform": "identity"}
-    survey = svysynth.read_survey(GOLDEN / f"{design}.csv", **roles, **DESIGNS[design])
+    survey = read_golden_survey(GOLDEN / f"{design}.csv", **DESIGNS[design])
     ours = svysynth.tabulate(survey, ["a", "b"], STATISTICS)
     assert_agrees(ours, theirs)
     both = ours.join(theirs, on=["statistic", "a", "b"], suffix="_r")

@@ -10,23 +10,17 @@ from polars.testing import assert_frame_equal
 import places
 import svysynth
 from golden_survey import GOLDEN as DESIGNS
-from golden_survey import STATISTICS, assert_agrees
+from golden_survey import STATISTICS, assert_agrees, find, read_golden_survey
 from svysynth.cli.main import main
 from svysynth.estimation.replicates import make_replicates
 
 GOLDEN = places.GOLDEN / "domains"
 VALUES = pl.read_csv(GOLDEN / "values.csv")
 CASES = VALUES.select("design", "domain").unique(maintain_order=True).rows()
-ROLES = {"strata": "stratum", "cluster": "psu", "fpc": "fpc"}
 
 
 def read(design, **named):
-    path = next(place for place in (GOLDEN / f"{design}.csv", DESIGNS / f"{design}.csv") if place.exists())
-    columns = pl.read_csv(path, n_rows=0).columns
-    roles = {role: column for role, column in ROLES.items() if column in columns}
-    return svysynth.read_survey(
-        path, outcome="y", weight="w", public=["a", "b"], transform="identity", **roles, **named
-    )
+    return read_golden_survey(find(design, GOLDEN, DESIGNS), **named)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)

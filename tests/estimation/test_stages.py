@@ -7,7 +7,7 @@ from polars.testing import assert_frame_equal
 import places
 import svysynth
 from golden_survey import GOLDEN as DESIGNS
-from golden_survey import STATISTICS, assert_agrees
+from golden_survey import STATISTICS, assert_agrees, find, read_golden_survey
 from svysynth.core.spec.whole import parse_spec
 
 GOLDEN = places.GOLDEN / "stages"
@@ -21,13 +21,10 @@ ROLES = {
 
 
 def read(design, domain="", **changes):
-    path = next(place for place in (GOLDEN / f"{design}.csv", DESIGNS / f"{design}.csv") if place.exists())
+    path = find(design, GOLDEN, DESIGNS)
     columns = pl.read_csv(path, n_rows=0).columns
     roles = {role: [name for name in names if name in columns] or None for role, names in ROLES.items()} | changes
-    public = ["a", "b"]
-    return svysynth.read_survey(
-        path, outcome="y", weight="w", public=public, transform="identity", domain=domain or None, **roles
-    )
+    return read_golden_survey(path, domain=domain or None, **roles)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)

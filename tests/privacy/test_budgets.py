@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from svysynth import SurveyError, read_survey
+from svysynth.cli.main import main
 from svysynth.core.engine import Local
 from svysynth.privacy.budgets import ImpossibleError
 from svysynth.privacy.fingerprint import fingerprint
@@ -63,6 +64,61 @@ def test_a_budget_of_the_other_kind_is_not_charged(tmp_path):
     with pytest.raises(SurveyError, match="unknown kind of ε"):
         open_budget(tmp_path / "ledger.db", "people", 10, "global")
     assert len(entries(tmp_path / "ledger.db")) == 1
+
+
+# --- whose answers ε is for ---
+
+
+def test_the_ledger_says_whether_a_charge_is_for_a_respondent_or_for_a_whole_cluster(path):
+    charge(path, "people", 1, "a", "asymptotic", "f" * 64, "school of pupils")
+    charge(path, "people", 1, "b", "asymptotic", "f" * 64, "school of pupils")
+    state = show(path)[1]
+    assert (state.spent, state.holds_for, state.mixed) == (2 * 10**6, "one cluster of 'school of pupils'", False)
+    charge(path, "people", 1, "c", "asymptotic", "e" * 64)
+    state = show(path)[1]
+    assert (state.spent, state.holds_for, state.mixed) == (3 * 10**6, "one respondent", True)
+    assert "the sum holds for" in state._repr_html_()
+    *_, first, second, third = entries(path)
+    assert [entry.clusters for entry in (first, second, third)] == ["school of pupils"] * 2 + [""]
+    assert [entry.fingerprint for entry in (first, second, third)] == ["f" * 64] * 2 + ["e" * 64]
+    assert show(path)[0].holds_for == "one respondent"  # nothing was charged to it
+
+
+def test_the_clusters_of_a_charge_are_covered_by_its_hash_and_the_fingerprint_is_not(path):
+    charge(path, "people", 1, "a", "asymptotic", "f" * 64, "school")
+    *_, last = entries(path)
+    previous = entries(path)[-2].hash
+    hashes = {
+        detail: entry_hash(2, previous, replace(last, detail=detail))
+        for detail in (f"{'f' * 64} school", f"{'e' * 64} school", f"{'f' * 64} household", "f" * 64)
+    }
+    same, other, *changed = hashes.values()
+    assert same == other == last.hash
+    assert len({same, *changed}) == 3
+
+
+def test_the_same_data_are_noticed_under_another_name_whatever_their_charges_are_for(path):
+    open_budget(path, "others", 10, "asymptotic")
+    charge(path, "people", 1, "a", "asymptotic", "f" * 64, "school")
+    assert charge(path, "others", 1, "b", "asymptotic", "f" * 64).also_charged == ("people",)
+
+
+def test_the_command_tells_whom_the_sum_holds_for(path, capsys):
+    charge(path, "people", 1, "a", "asymptotic", "f" * 64, "school")
+    shown = printed(path, capsys)
+    assert "one cluster of 'school'" in shown
+    assert "counts k times" not in shown
+    charge(path, "people", 1, "b", "asymptotic", "f" * 64)
+    shown = printed(path, capsys)
+    assert "Budget 'people' (asymptotic): not all charges are for the same clusters." in shown
+    assert "a charge for one respondent counts k times" in shown
+    assert "fff" not in shown
+
+
+def printed(path, capsys):
+    with pytest.raises(SystemExit):
+        main(["ledger", "show", str(path)])
+    return " ".join(capsys.readouterr().out.split())
 
 
 # --- one charge, one release ---

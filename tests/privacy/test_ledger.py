@@ -184,14 +184,16 @@ def test_every_hash_follows_from_the_one_before_and_all_fields(path):
 
     charge(path, BUDGET, 2.5, "release-1", "asymptotic")
     charge(path, BUDGET, 1, "Zürich, 10–19", "asymptotic")
+    charge(path, BUDGET, 1, "release-3", "asymptotic", "f" * 64, "school")
     previous = hashed("svysynth ledger", 2, read_seal(path).ledger, fingerprint_key(path).hex())
     for entry in entries(path):
         # the hash is published: it leaves out the fingerprint of the answers, which is the detail of a charge
         left_out = ("hash", "detail") if entry.kind == "charge" else ("hash",)
-        previous = hashed(previous, *(value for name, value in asdict(entry).items() if name not in left_out))
+        fields = [value for name, value in asdict(entry).items() if name not in left_out]
+        previous = hashed(previous, *fields, *(["school"] if entry.purpose == "release-3" else []))
         digest = entry.hash
         assert digest == previous
-    assert (read_seal(path).entry, read_seal(path).hash) == (3, previous)
+    assert (read_seal(path).entry, read_seal(path).hash) == (4, previous)
 
 
 def test_each_budget_of_a_ledger_is_its_own(path):

@@ -110,8 +110,8 @@ def test_opening_takes_the_kind_from_the_spec(house, capsys):
     code, out, _ = run(capsys, "ledger", "show", house / "noisy.toml")
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("people")]
     assert rows == [
-        ["people", "asymptotic", "1000", "12", "988", "1"],
-        ["people", *["differential", "privacy", "5", "0", "5", "0"]],
+        ["people", "asymptotic", "1000", "12", "988", "1", "one", "respondent"],
+        ["people", *["differential", "privacy", "5", "0", "5", "0", "one", "respondent"]],
     ]
 
 

@@ -131,6 +131,11 @@ def test_a_standard_error_of_the_whole_file_that_is_far_too_small_counts_by_itse
     assert judged(whole).level == level
 
 
+def test_a_count_of_the_whole_file_that_is_declared_has_no_error():
+    counts = tables([100.0] * 10, [0.0] + [5.0] * 9, statistic="count")
+    assert judged(counts, direct=tables([100.0] * 10, [5.0] * 10, statistic="count")).level == "publish"
+
+
 def test_release_ends_with_it_and_the_internal_folder_begins_with_it(paper_demo, tmp_path, capsys):
     spec = tmp_path / "s.toml"
     text = (paper_demo / "doctorates.toml").read_text().replace('"doctorates.csv"', f'"{paper_demo}/doctorates.csv"')

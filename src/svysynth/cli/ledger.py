@@ -18,7 +18,7 @@ from svysynth.core.spec.whole import load_spec
 from svysynth.privacy.accounting import epsilon_text
 from svysynth.privacy.budgets import BudgetState
 from svysynth.privacy.ledger import entries, open_budget, show, upgrade, verify
-from svysynth.privacy.ledger_entries import Entry
+from svysynth.privacy.ledger_entries import Entry, whom
 from svysynth.privacy.tamper_marks import Anchor
 
 ledger = typer.Typer(
@@ -27,6 +27,11 @@ ledger = typer.Typer(
     "Differential privacy and the paper's asymptotic figure have budgets of their own and are never added.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
+)
+
+MIXED = (
+    "not all charges are for the same clusters. Their sum holds for one respondent. For a whole cluster of k "
+    "respondents a charge for one respondent counts k times."
 )
 
 Source = Annotated[
@@ -66,8 +71,12 @@ def show_(source: Source) -> None:
     Example: `svysynth ledger show doctorates.toml`
     """
     path = _ledger_file(source)
-    print_table(_states(show(path)))
-    print_table(_entries(entries(path)))
+    states, chain = show(path), entries(path)
+    print_table(_states(states))
+    print_table(_entries(chain))
+    for state in states:
+        if state.mixed:
+            say(f"Budget '{state.name}' ({state.accounting}): {MIXED}")
 
 
 @ledger.command("verify")
@@ -129,22 +138,23 @@ def _anchor(folder: Path) -> Anchor:
 
 def _states(states: list[BudgetState]) -> Table:
     table = make_table()
-    for name in ("budget", "kind of ε", "total ε", "spent", "left", "charges"):
-        table.add_column(name, justify="left" if name in ("budget", "kind of ε") else "right")
+    for name in ("budget", "kind of ε", "total ε", "spent", "left", "charges", "sum holds for"):
+        table.add_column(name, justify="left" if name in ("budget", "kind of ε", "sum holds for") else "right")
     for state in states:
         amounts = [epsilon_text(amount) for amount in (state.total, state.spent, state.left)]
-        table.add_row(*map(Text, [state.name, state.accounting, *amounts, f"{state.charges:,}"]))
+        table.add_row(*map(Text, [state.name, state.accounting, *amounts, f"{state.charges:,}", state.holds_for]))
     return table
 
 
 def _entries(chain: Sequence[Entry]) -> Table:
     table = make_table()
-    for name in ("entry", "time (UTC)", "what", "budget", "kind of ε", "ε", "for"):
+    for name in ("entry", "time (UTC)", "what", "budget", "kind of ε", "ε", "ε is for", "note"):
         table.add_column(name, justify="right" if name in ("entry", "ε") else "left")
     for entry in chain:
         when = entry.time[:16].replace("T", " ")
         amount = epsilon_text(entry.millionths) if entry.millionths else ""
-        cells = [str(entry.number), when, entry.kind, entry.budget, entry.accounting, amount, _purpose(entry)]
+        unit = whom(entry.clusters) if entry.kind == "charge" else ""
+        cells = [str(entry.number), when, entry.kind, entry.budget, entry.accounting, amount, unit, _purpose(entry)]
         table.add_row(*map(Text, cells))
     return table
 

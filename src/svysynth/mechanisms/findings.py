@@ -27,7 +27,10 @@ PRIVATE_DOMAIN = (
 PUBLIC_DOMAIN = "name public columns only: add a column to survey.public if all its values may be published"
 MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
-CLUSTERED = "make direct tables with `svysynth tables`; leave survey.cluster out only if the sample has no clusters"
+CLUSTERED = (
+    "use mechanism = 'fbs' or 'fbp' with guarantee = 'global', which take clusters into account; leave survey.cluster "
+    "out only if the sample has no clusters"
+)
 FROM_FILES = (
     "leave these statistics out of the tables, and make them from the synthetic files of 'fbs' with guarantee = "
     "'global' (svysynth.read_synthetic with rules = 'imputed'), which have the model's distribution; or use 'fbs' or "

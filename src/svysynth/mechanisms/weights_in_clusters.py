@@ -10,7 +10,7 @@ import numpy as np
 
 from svysynth.core.column_storage import derive
 from svysynth.core.grouping import group_ids
-from svysynth.mechanisms.findings import CLUSTERED, Finding
+from svysynth.mechanisms.findings import Finding
 from svysynth.models.records import within_groups
 from svysynth.survey.survey import Survey
 
@@ -38,7 +38,8 @@ def weights_in_clusters(survey: Survey) -> list[Finding]:
                     f"column '{survey.design.weight}'",
                     "the weights of most records are constant, or nearly, within their cluster",
                     "such weights cannot be modelled, and the attempt would spoil the model of the outcome",
-                    CLUSTERED,
+                    "use guarantee = 'global', whose model allows such weights; or make direct tables with "
+                    "`svysynth tables`",
                     stops=True,
                 )
             ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from svysynth.core.notebook import Html, card
 from svysynth.core.registry import Accounting
 from svysynth.privacy.accounting import ACCOUNTINGS, epsilon_text
-from svysynth.privacy.ledger_entries import Entry, split
+from svysynth.privacy.ledger_entries import Entry, split, whom
 
 Budgets = dict[tuple[str, str], "BudgetState"]
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -36,6 +36,8 @@ class BudgetState:
     total: int
     spent: int = 0
     charges: int = 0
+    units: tuple[str, ...] = ()
+    """The columns of clusters that charges were for, each once; an empty name for charges for one respondent."""
 
     def __repr__(self) -> str:
         total, left = epsilon_text(self.total), epsilon_text(self.left)
@@ -45,7 +47,18 @@ class BudgetState:
         """What was granted, spent and is left."""
         amounts = {"granted": self.total, "spent": self.spent, "left": self.left}
         facts = {"kind of ε": self.accounting, **{name: epsilon_text(amount) for name, amount in amounts.items()}}
-        return card(f"Privacy budget '{self.name}'", facts=facts | {"charges": f"{self.charges:,}"})
+        counted = {"charges": f"{self.charges:,}", "the sum holds for": self.holds_for}
+        return card(f"Privacy budget '{self.name}'", facts=facts | counted)
+
+    @property
+    def holds_for(self) -> str:
+        """Whose answers the sum of the charges is for: a cluster's only if every charge is for the same clusters."""
+        return whom("" if self.mixed else "".join(self.units))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some charges are for whole clusters, and not all for the same ones."""
+        return len(self.units) > 1
 
     @property
     def left(self) -> int:
@@ -96,7 +109,7 @@ def carried_over(old: Sequence[Entry]) -> Budgets:
             factor = 2 if kind == "differential privacy" else 1
             spent[entry.budget].setdefault(kind, []).append(factor * entry.millionths)
     return {
-        (name, kind): BudgetState(name, kind, left + sum(charges), sum(charges), len(charges))
+        (name, kind): BudgetState(name, kind, left + sum(charges), sum(charges), len(charges), ("",))
         for name, left in totals.items()
         for kind in ACCOUNTINGS
         if (charges := spent[name].get(kind, []))
@@ -114,7 +127,9 @@ def _charged(states: Budgets, entry: Entry) -> Budgets:
     state = states.get(_key(entry))
     if state is None or not 0 < entry.millionths <= state.left or entry.paid:
         raise ImpossibleError
-    return {_key(entry): replace(state, spent=state.spent + entry.millionths, charges=state.charges + 1)}
+    units = tuple(dict.fromkeys((*state.units, entry.clusters)))
+    spent, charges = state.spent + entry.millionths, state.charges + 1
+    return {_key(entry): replace(state, spent=spent, charges=charges, units=units)}
 
 
 def _check_release(entry: Entry, paid: Entry | None) -> None:

@@ -74,13 +74,16 @@ def charge(
     purpose: str,
     accounting: str,
     fingerprint: str = "",
+    clusters: str = "",
 ) -> Charge:
     """Spend ε of a budget for a purpose (the release's name), or refuse.
 
     When it returns, the charge is on disk and stays spent; only then may the release be written. The fingerprint is
-    that of the data (`fingerprint.py`).
+    that of the data (`fingerprint.py`). `clusters` names the column of the clusters that ε is for; without it ε is for
+    one respondent.
     """
     name, amount, purpose = _plain(name, "budget"), millionths(epsilon), _plain(purpose, "purpose")
+    detail = f"{fingerprint} {shown(clusters)}" if clusters else fingerprint
     with held(path, "write") as ledger:
         state = _budget(ledger, name, accounting)
         if amount > state.left:
@@ -90,9 +93,9 @@ def charge(
         others = dict.fromkeys(
             entry.budget
             for entry in ledger.entries
-            if entry.kind == "charge" and fingerprint and entry.detail == fingerprint and entry.budget != name
+            if entry.kind == "charge" and fingerprint and entry.fingerprint == fingerprint and entry.budget != name
         )
-        entry = append(ledger, Entry(0, "charge", name, accounting, amount, purpose, 0, fingerprint, ""))
+        entry = append(ledger, Entry(0, "charge", name, accounting, amount, purpose, 0, detail, ""))
         anchor = Anchor(ledger.seal.ledger, entry.number, entry.hash)
     return Charge(ledger.path, name, accounting, amount, anchor, tuple(others))
 

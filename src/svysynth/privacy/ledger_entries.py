@@ -3,12 +3,13 @@
 | kind | what it says | millionths | paid | detail |
 |---|---|---|---|---|
 | `open` | a budget's total, set once | the total | 0 | |
-| `charge` | ε spent for one release | what is spent | 0 | keyed fingerprint of the data |
+| `charge` | ε spent for one release | what is spent | 0 | keyed fingerprint of the data, and the clusters |
 | `release` | the release that a charge paid for | 0 | the charge's number | SHA-256 of its manifest |
 | `refusal` | a run that stopped after it had looked at the data | 0 | 0 | the place that was refused |
 | `upgrade` | all before it was written by version 1 | 0 | 0 | the hash that a new ledger starts with |
 
-Entries of version 1 keep the hashes that they had: the anchors beside old releases name them.
+If ε is for a whole cluster, a blank and the column of clusters follow the fingerprint; if it is for one respondent,
+nothing does. Entries of version 1 keep the hashes that they had: the anchors beside old releases name them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,25 @@ class Entry:
     time: str
     hash: str = ""
 
+    @property
+    def fingerprint(self) -> str:
+        """Of a charge: the keyed fingerprint of the data."""
+        return self.detail.partition(" ")[0]
+
+    @property
+    def clusters(self) -> str:
+        """Of a charge: the column of the clusters that ε is for; empty if ε is for one respondent."""
+        return self.detail.partition(" ")[2] if self.kind == "charge" else ""
+
+
+def whom(clusters: str) -> str:
+    """Whose answers an ε is for, from the column of clusters in a charge.
+
+    >>> whom(""), whom("school")
+    ('one respondent', "one cluster of 'school'")
+    """
+    return f"one cluster of '{clusters}'" if clusters else "one respondent"
+
 
 def old_entry(row: tuple[int, str, str, int, str, str, str, str]) -> Entry:
     """An entry as a ledger of version 1 kept it."""
@@ -54,13 +74,15 @@ def entry_hash(version: int, previous: str, entry: Entry) -> str:
     """The hash of an entry: it covers the hash before, and every field in the order of the entry's version.
 
     It is published, so the fingerprint of a charge is left out: a public byte may depend on the answers only through
-    the noise. The seal covers every byte of the file, fingerprints too.
+    the noise. The column of the clusters that a charge is for is public and covered. The seal covers every byte of the
+    file, fingerprints too.
     """
     if version == 1:
         named = (entry.number, entry.kind, entry.budget, entry.millionths, entry.purpose, entry.accounting, entry.time)
         return canonical_hash(previous, *named)
     private = ("hash", "detail") if entry.kind == "charge" else ("hash",)
-    return canonical_hash(previous, *(value for name, value in vars(entry).items() if name not in private))
+    fields = [value for name, value in vars(entry).items() if name not in private]
+    return canonical_hash(previous, *fields, *([entry.clusters] if entry.clusters else []))
 
 
 def split(chain: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[Entry]]:

@@ -49,7 +49,8 @@ def pay(privacy: PrivacySpec, folder: Path, survey: Survey, guarantee: Guarantee
     _verify_beside(privacy.ledger, folder)  # again, as the fit may have taken hours
     found = fingerprint(survey, fingerprint_key(privacy.ledger))
     due = guarantee.charged or 0.0
-    return charge(privacy.ledger, privacy.budget or "", due, _purpose(folder), guarantee.accounting, found)
+    clusters = (guarantee.cluster or "") if guarantee.unit == "cluster" else ""
+    return charge(privacy.ledger, privacy.budget or "", due, _purpose(folder), guarantee.accounting, found, clusters)
 
 
 def budget_after(paid: Charge) -> BudgetState:

@@ -13,15 +13,8 @@
 #   versions.txt                the versions of R and of survey that did so
 # The tests read these files; they never call R. Numbers have 17 significant digits.
 
-suppressPackageStartupMessages(library(survey))
+source(file.path(dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE))), "..", "tables.R"))
 options(survey.lonely.psu = "fail", survey.adjust.domain.lonely = FALSE, survey.ultimate.cluster = TRUE)
-here <- dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE)))
-write_numbers <- function(data, file) {
-  number <- vapply(data, is.numeric, logical(1))
-  data[number] <- lapply(data[number], function(x) ifelse(is.na(x), "", sprintf("%.17g", x)))
-  write.csv(data, file.path(here, file), row.names = FALSE, quote = FALSE)
-}
-
 data(api)
 schools <- function(data) data.frame(
   y = data$api00, w = data$pw, fpc = data$fpc, a = as.character(data$stype), b = as.character(data$awards)
@@ -99,20 +92,6 @@ apply_method <- function(design, method) switch(method,
   rake = calibrated(design, "rake"), linear = calibrated(design, "linear")
 )
 
-estimate <- function(design, data, domain, inside, statistic) {
-  if (inherits(design, "svyrep.design")) design$variables$inside <- as.numeric(inside)
-  else design <- update(design, inside = as.numeric(inside))
-  own <- subset(design, domain)
-  if (statistic == "mean" && !any(inside & domain)) return(c(NA, NA))
-  result <- switch(statistic,
-    count = svytotal(~inside, own),
-    total = svytotal(~I(inside * y), own),
-    mean = svymean(~y, subset(design, domain & inside)),
-    proportion = svymean(~inside, own)
-  )
-  c(coef(result), SE(result))
-}
-
 values <- list()
 totals <- list()
 raked <- list()
@@ -129,26 +108,18 @@ add <- function(name, found, method, domains) {
   for (position in seq_along(domains)) {
     text <- names(domains)[position]
     domain <- domains[[position]](data)
-    for (a in c("All", sort(unique(data$a)))) for (b in c("All", sort(unique(data$b)))) {
-      inside <- (a == "All" | data$a == a) & (b == "All" | data$b == b)
-      for (statistic in c("count", "total", "mean", "proportion")) {
-        # R leaves replicates out in which nobody is left to average, and warns; here such a standard error is missing
-        discarded <- FALSE
-        value <- withCallingHandlers(estimate(result$design, data, domain, inside, statistic), warning = function(w) {
-          discarded <<- discarded || grepl("discarded", conditionMessage(w))
-          invokeRestart("muffleWarning")
-        })
-        if (discarded) value[2] <- NA
-        values[[length(values) + 1]] <<- data.frame(
-          design = name, method = method, domain = text, statistic = statistic, a = a, b = b,
-          estimate = value[1], se = value[2], df = degf(if (text == "") found$design else subset(found$design, domain))
-        )
-      }
-      if (!is.null(result$raked) && text == "") raked[[length(raked) + 1]] <<- data.frame(
-        design = name, a = a, b = b, estimate = sum(weights(result$raked, "sampling")[inside])
-      )
-    }
+    values[[length(values) + 1]] <<- data.frame(
+      design = name, method = method, domain = text,
+      subset(table_of(result$design, data, domain, by = c("b", "a")), select = -n),
+      df = degf(if (text == "") found$design else subset(found$design, domain))
+    )
   }
+  if (!is.null(result$raked)) raked[[length(raked) + 1]] <<- counts_of(name, data, weights(result$raked, "sampling"))
+}
+counts_of <- function(name, data, weights) {
+  cells <- expand.grid(b = c("All", sort(unique(data$b))), a = c("All", sort(unique(data$a))), stringsAsFactors = FALSE)
+  inside <- function(a, b) (a == "All" | data$a == a) & (b == "All" | data$b == b)
+  data.frame(design = name, cells[c("a", "b")], estimate = mapply(function(a, b) sum(weights[inside(a, b)]), cells$a, cells$b))
 }
 methods <- c("post-stratify a", "post-stratify a b", "rake", "linear")
 everybody <- function(data) rep(TRUE, nrow(data))
@@ -167,4 +138,4 @@ for (name in c("jk1", "bootstrap"))
 write_numbers(do.call(rbind, values), "values.csv")
 write_numbers(do.call(rbind, totals), "totals.csv")
 write_numbers(do.call(rbind, raked), "raked.csv")
-writeLines(c(R.version.string, paste("survey", packageVersion("survey"))), file.path(here, "versions.txt"))
+write_versions()

@@ -9,11 +9,8 @@
 #   versions.txt               the versions of R and of survey that did so
 # The tests read these files; they never call R. Numbers have 17 significant digits.
 
-suppressPackageStartupMessages(library(survey))
+source(file.path(dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE))), "..", "tables.R"))
 options(survey.lonely.psu = "fail", survey.ultimate.cluster = TRUE)
-
-here <- dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE)))
-statistics <- c("count", "total", "mean", "proportion")
 
 banded <- function(x, ends) {
   labels <- c(
@@ -22,35 +19,6 @@ banded <- function(x, ends) {
   with_missing(cut(x, c(-Inf, ends, Inf), labels = labels, right = FALSE))
 }
 with_missing <- function(x) ifelse(is.na(x), "not stated", as.character(x))
-
-estimate <- function(design, inside, statistic) {
-  design <- update(design, inside = as.numeric(inside))
-  if (statistic == "mean" && !any(inside)) return(c(NA, NA))
-  result <- switch(statistic,
-    count = svytotal(~inside, design),
-    total = svytotal(~I(inside * y), design),
-    mean = svymean(~y, subset(design, inside == 1)),
-    proportion = svymean(~inside, design)
-  )
-  c(coef(result), SE(result))
-}
-
-rows <- function(name, design, data) {
-  found <- list()
-  levels <- lapply(data[c("a", "b")], function(column) c("All", sort(unique(column))))
-  cells <- expand.grid(levels, stringsAsFactors = FALSE)
-  for (row in seq_len(nrow(cells))) {
-    inside <- Reduce(`&`, Map(function(by, level) level == "All" | data[[by]] == level, c("a", "b"), cells[row, ]))
-    for (statistic in statistics) {
-      value <- estimate(design, inside, statistic)
-      found[[length(found) + 1]] <- data.frame(
-        design = name, statistic = statistic, a = cells[row, 1], b = cells[row, 2],
-        estimate = value[1], se = value[2], n = sum(inside)
-      )
-    }
-  }
-  do.call(rbind, found)
-}
 
 write <- function(data, name) {
   write.csv(format(data, digits = 17, trim = TRUE), file.path(here, name), row.names = FALSE, quote = FALSE)
@@ -66,7 +34,7 @@ write(told, "apiclus2.csv")
 schools$a <- banded(schools$enroll, c(263, 396, 1000))
 schools$b <- banded(schools$classes, c(18.5, 20))
 design <- svydesign(ids = ~psu, fpc = ~fpc, weights = ~w, data = schools)
-values <- list(rows("apiclus2", design, schools))
+values <- list(data.frame(design = "apiclus2", table_of(design, schools)))
 
 # people: high cholesterol (no, yes, not measured), and race (1 to 4) in two groups
 data(nhanes)
@@ -79,11 +47,7 @@ write(told, "nhanes.csv")
 people$a <- with_missing(c("low", "high")[people$cholesterol + 1])
 people$b <- ifelse(people$race == 2, "white", "other")
 design <- svydesign(ids = ~psu, strata = ~stratum, weights = ~w, data = people, nest = TRUE)
-values[[2]] <- rows("nhanes", design, people)
+values[[2]] <- data.frame(design = "nhanes", table_of(design, people))
 
-values <- do.call(rbind, values)
-number <- function(x) ifelse(is.na(x), "", sprintf("%.17g", x))
-values$estimate <- number(values$estimate)
-values$se <- number(values$se)
-write.csv(values, file.path(here, "values.csv"), row.names = FALSE, quote = FALSE)
-writeLines(c(R.version.string, paste("survey", packageVersion("survey"))), file.path(here, "versions.txt"))
+write_numbers(do.call(rbind, values), "values.csv")
+write_versions()

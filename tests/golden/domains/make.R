@@ -10,42 +10,12 @@
 #   versions.txt               the versions of R and of survey that did so
 # The tests read these files; they never call R. Numbers have 17 significant digits.
 
-suppressPackageStartupMessages(library(survey))
+source(file.path(dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE))), "..", "tables.R"))
 options(survey.lonely.psu = "fail", survey.adjust.domain.lonely = FALSE, survey.ultimate.cluster = TRUE)
 
-here <- dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE)))
-statistics <- c("count", "total", "mean", "proportion")
-
-estimate <- function(design, domain, inside, statistic) {
-  design <- update(design, inside = as.numeric(inside))
-  own <- subset(design, domain)
-  if (statistic == "mean" && !any(inside & domain)) return(c(NA, NA))
-  result <- switch(statistic,
-    count = svytotal(~inside, own),
-    total = svytotal(~I(inside * y), own),
-    mean = svymean(~y, subset(design, domain & inside)),
-    proportion = svymean(~inside, own)
-  )
-  c(coef(result), SE(result))
-}
-
-rows <- function(name, design, data, text, domain, by) {
-  found <- list()
-  levels <- lapply(data[by], function(column) c("All", sort(unique(as.character(column)))))
-  cells <- expand.grid(levels, stringsAsFactors = FALSE)
-  for (row in seq_len(nrow(cells))) {
-    inside <- Reduce(`&`, Map(function(column, level) level == "All" | as.character(data[[column]]) == level, by, cells[row, ]))
-    for (statistic in statistics) {
-      value <- estimate(design, domain, inside, statistic)
-      found[[length(found) + 1]] <- data.frame(
-        design = name, domain = text, statistic = statistic, a = cells[row, 1], b = cells[row, 2],
-        estimate = value[1], se = value[2], n = sum(inside & domain),
-        df = degf(subset(design, domain))
-      )
-    }
-  }
-  do.call(rbind, found)
-}
+rows <- function(name, design, data, text, domain) data.frame(
+  design = name, domain = text, table_of(design, data, domain), df = degf(subset(design, domain))
+)
 
 values <- list()
 names_of <- c("simple", "simple_fpc", "clusters", "stratified", "stratified_clusters", "stratified_fpc",
@@ -58,7 +28,7 @@ for (name in names_of) {
     weights = ~w, data = data, nest = has("stratum")
   )
   domains <- list("a <> 'a3'" = data$a != "a3", "w > 20 and b = 'b1'" = data$w > 20 & data$b == "b1")
-  for (text in names(domains)) values[[length(values) + 1]] <- rows(name, design, data, text, domains[[text]], c("a", "b"))
+  for (text in names(domains)) values[[length(values) + 1]] <- rows(name, design, data, text, domains[[text]])
 }
 
 data(api)
@@ -70,7 +40,7 @@ clusters <- clusters[!is.na(clusters$enroll), ]
 write.csv(format(clusters, digits = 17, trim = TRUE), file.path(here, "apiclus2.csv"), row.names = FALSE, quote = FALSE)
 clusters <- read.csv(file.path(here, "apiclus2.csv"))
 design <- svydesign(ids = ~psu, fpc = ~fpc, weights = ~w, data = clusters)
-values[[length(values) + 1]] <- rows("apiclus2", design, clusters, "enroll > 400", clusters$enroll > 400, c("a", "b"))
+values[[length(values) + 1]] <- rows("apiclus2", design, clusters, "enroll > 400", clusters$enroll > 400)
 
 data(nhanes)
 people <- na.omit(data.frame(
@@ -81,11 +51,7 @@ people$b <- gsub("[^0-9A-Za-z]+", "_", people$b)
 write.csv(format(people, digits = 17, trim = TRUE), file.path(here, "nhanes.csv"), row.names = FALSE, quote = FALSE)
 people <- read.csv(file.path(here, "nhanes.csv"))
 design <- svydesign(ids = ~psu, strata = ~stratum, weights = ~w, data = people, nest = TRUE)
-values[[length(values) + 1]] <- rows("nhanes", design, people, "race = 2 and b <> '_0_19_'", people$race == 2 & people$b != "_0_19_", c("a", "b"))
+values[[length(values) + 1]] <- rows("nhanes", design, people, "race = 2 and b <> '_0_19_'", people$race == 2 & people$b != "_0_19_")
 
-values <- do.call(rbind, values)
-number <- function(x) ifelse(is.na(x), "", sprintf("%.17g", x))
-values$estimate <- number(values$estimate)
-values$se <- number(values$se)
-write.csv(values, file.path(here, "values.csv"), row.names = FALSE, quote = c(2))
-writeLines(c(R.version.string, paste("survey", packageVersion("survey"))), file.path(here, "versions.txt"))
+write_numbers(do.call(rbind, values), "values.csv", quote = 2)
+write_versions()

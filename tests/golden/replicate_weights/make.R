@@ -11,9 +11,8 @@
 # Records and weights are those of surveys that come with the package (apistrat, apiclus1, nhanes), whose replicates
 # `as.svrepdesign` makes; for successive differences, whose weights R cannot make, factors 1.7, 1 and 0.3 are drawn.
 
-suppressPackageStartupMessages(library(survey))
+source(file.path(dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE))), "..", "tables.R"))
 set.seed(20261119)
-here <- dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE)))
 data(api)
 data(nhanes)
 
@@ -49,12 +48,6 @@ differences <- as.data.frame(acs$w * factors)
 names(differences) <- paste0("r", 1:80)
 files[["successive-difference"]] <- cbind(acs, differences)
 
-write_numbers <- function(data, file) {
-  number <- vapply(data, is.numeric, logical(1))
-  data[number] <- lapply(data[number], function(x) ifelse(is.na(x), "", sprintf("%.17g", x)))
-  write.csv(data, file.path(here, file), row.names = FALSE, quote = FALSE)
-}
-
 design_of <- function(name, data, mse) {
   type <- if (name %in% names(made)) made[[name]][[2]] else "ACS"
   arguments <- list(
@@ -67,47 +60,22 @@ design_of <- function(name, data, mse) {
   suppressWarnings(do.call(svrepdesign, arguments))
 }
 
-estimate <- function(design, domain, inside, statistic) {
-  design$variables$inside <- as.numeric(inside)
-  own <- subset(design, domain)
-  if (statistic == "mean" && !any(inside & domain)) return(c(NA, NA))
-  result <- switch(statistic,
-    count = svytotal(~inside, own),
-    total = svytotal(~I(inside * y), own),
-    mean = svymean(~y, subset(design, domain & inside)),
-    proportion = svymean(~inside, own)
-  )
-  c(coef(result), SE(result))
-}
-
 values <- list()
 for (name in names(files)) {
   write_numbers(files[[name]], paste0(name, ".csv"))
   data <- read.csv(file.path(here, paste0(name, ".csv")))
   for (mse in c(TRUE, FALSE)) {
     design <- design_of(name, data, mse)
-    levels_a <- c("All", sort(unique(data$a)))
-    levels_b <- c("All", sort(unique(data$b)))
     for (text in c("", "y > 650", "y > 0 and w > 20000")) {
       domain <- switch(text, "y > 650" = data$y > 650, "y > 0 and w > 20000" = data$y > 0 & data$w > 20000, rep(TRUE, nrow(data)))
       if (!any(domain)) next
-      for (a in levels_a) for (b in levels_b) for (statistic in c("count", "total", "mean", "proportion")) {
-        inside <- (a == "All" | data$a == a) & (b == "All" | data$b == b)
-        # R leaves replicates out in which nobody is left to average, and warns; here such a standard error is missing
-        discarded <- FALSE
-        value <- withCallingHandlers(estimate(design, domain, inside, statistic), warning = function(w) {
-          discarded <<- discarded || grepl("discarded", conditionMessage(w))
-          invokeRestart("muffleWarning")
-        })
-        if (discarded) value[2] <- NA
-        values[[length(values) + 1]] <- data.frame(
-          design = name, mse = mse, domain = text, statistic = statistic, a = a, b = b, estimate = value[1], se = value[2],
-          df = degf(subset(design, domain))
-        )
-      }
+      table <- subset(table_of(design, data, domain, by = c("b", "a")), select = -n)
+      values[[length(values) + 1]] <- data.frame(
+        design = name, mse = mse, domain = text, table, df = degf(subset(design, domain))
+      )
     }
   }
 }
 write_numbers(do.call(rbind, values), "values.csv")
 write_numbers(data.frame(scale = made$jkn[[1]]$scale * made$jkn[[1]]$rscales), "scales.csv")
-writeLines(c(R.version.string, paste("survey", packageVersion("survey"))), file.path(here, "versions.txt"))
+write_versions()

@@ -11,12 +11,9 @@
 #   versions.txt   the versions of R and of survey that did so
 # The tests read these files; they never call R. Numbers have 17 significant digits.
 
-suppressPackageStartupMessages(library(survey))
+source(file.path(dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE))), "..", "tables.R"))
 options(survey.lonely.psu = "fail", survey.adjust.domain.lonely = FALSE, survey.ultimate.cluster = FALSE)
 set.seed(20250702, kind = "Mersenne-Twister", normal.kind = "Inversion", sample.kind = "Rejection")
-
-here <- dirname(sub("^--file=", "", grep("^--file=", commandArgs(), value = TRUE)))
-statistics <- c("count", "total", "mean", "proportion")
 
 # --- records ---
 
@@ -99,42 +96,10 @@ as_design <- function(data) {
 
 # --- estimates ---
 
-estimate <- function(design, domain, inside, statistic) {
-  design <- update(design, inside = as.numeric(inside))
-  own <- subset(design, domain)
-  if (statistic == "mean" && !any(inside & domain)) return(c(NA, NA))
-  result <- switch(statistic,
-    count = svytotal(~inside, own),
-    total = svytotal(~I(inside * y), own),
-    mean = svymean(~y, subset(design, domain & inside)),
-    proportion = svymean(~inside, own)
-  )
-  c(coef(result), SE(result))
-}
-
-rows <- function(name, policy, design, data, text, domain) {
-  found <- list()
-  levels <- lapply(data[c("a", "b")], function(column) c("All", sort(unique(as.character(column)))))
-  cells <- expand.grid(levels, stringsAsFactors = FALSE)
-  for (row in seq_len(nrow(cells))) {
-    inside <- (cells$a[row] == "All" | data$a == cells$a[row]) & (cells$b[row] == "All" | data$b == cells$b[row])
-    for (statistic in statistics) {
-      value <- estimate(design, domain, inside, statistic)
-      found[[length(found) + 1]] <- data.frame(
-        design = name, lonely = policy, domain = text, statistic = statistic, a = cells$a[row], b = cells$b[row],
-        estimate = value[1], se = value[2], df = degf(subset(design, domain))
-      )
-    }
-  }
-  do.call(rbind, found)
-}
-
-number <- function(x) ifelse(is.na(x), "", sprintf("%.17g", x))
-write_numbers <- function(data, file) {
-  numeric <- vapply(data, is.numeric, logical(1))
-  data[numeric] <- lapply(data[numeric], number)
-  write.csv(data, file.path(here, file), row.names = FALSE, quote = which(names(data) == "domain"))
-}
+rows <- function(name, policy, design, data, text, domain) data.frame(
+  design = name, lonely = policy, domain = text, subset(table_of(design, data, domain), select = -n),
+  df = degf(subset(design, domain))
+)
 
 values <- list()
 for (name in c(names(designs), others)) {
@@ -152,7 +117,7 @@ for (name in c(names(designs), others)) {
   }
   options(survey.lonely.psu = "fail")
 }
-write_numbers(do.call(rbind, values), "values.csv")
+write_numbers(do.call(rbind, values), "values.csv", quote = 3)
 
 # The weights of the schools, raked to known totals of both columns (those of `apipop`).
 data <- read.csv(file.path(here, "apiclus2.csv"))
@@ -160,5 +125,5 @@ design <- calibrate(
   as_design(data), list(~a, ~b), list(table(a = apipop$stype), table(b = apipop$awards)),
   calfun = "raking", epsilon = 1e-13, maxit = 1000
 )
-write_numbers(rows("apiclus2", "fail", design, data, "", rep(TRUE, nrow(data))), "calibrated.csv")
-writeLines(c(R.version.string, paste("survey", packageVersion("survey"))), file.path(here, "versions.txt"))
+write_numbers(rows("apiclus2", "fail", design, data, "", rep(TRUE, nrow(data))), "calibrated.csv", quote = 3)
+write_versions()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import svysynth
 from r_survey import r_is_here
 from repeatable import repeat
+from svysynth.cli.main import main
 from svysynth.core import engine
 from svysynth.core.engine import Local
 from svysynth.core.errors import SurveyError
@@ -39,7 +40,7 @@ from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
 from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, whole_numbers
 from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import Clusters, ClusterStatistics, measured_squares
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
-from svysynth.privacy.ledger import open_budget
+from svysynth.privacy.ledger import open_budget, show
 from svysynth.publishing.verification import verify_release
 from svysynth.survey.on_disk import store_survey
 
@@ -351,7 +352,15 @@ def test_strata_of_one_cluster_are_refused_whatever_direct_tables_do_with_them(t
 
 # --- a release ---
 
-WHOLE_CLUSTERS = SPEC.replace("epsilon = 20.0", 'epsilon = 600.0\nunit = "cluster"')
+WHOLE_CLUSTERS = (
+    SPEC.replace("epsilon = 20.0", 'epsilon = 600.0\nunit = "cluster"')
+    + f"""
+[[tables]]
+by = ["sex"]
+statistics = ["count", "mean"]
+domain = "{OF_TABLE}"
+"""
+)
 """The largest cluster has 30 records: each has ε = 20."""
 
 
@@ -365,7 +374,9 @@ def released(tmp_path_factory):
     public = tmp_path_factory.mktemp("user") / "public"
     shutil.copytree(house / "out/public", public)
     tables = pl.read_csv(public / "tables.csv", schema_overrides={"df": pl.Float64})
-    return SimpleNamespace(house=house, out=house / "out", public=public, done=done, tables=tables)
+    of_domain = tables.filter(pl.col("table").str.contains(OF_TABLE, literal=True))
+    tables = tables.filter(table="region by sex")
+    return SimpleNamespace(house=house, out=house / "out", public=public, done=done, tables=tables, domain=of_domain)
 
 
 def test_tables_have_the_standard_errors_of_the_clustered_sample(released):
@@ -394,9 +405,48 @@ def test_a_release_with_clusters_is_verified_and_gives_more(released):
     assert (both["se"] / both["se_table"]).is_between(0.75, 1.35).all()
 
 
+@pytest.mark.parametrize("by", ["sex", "region,sex"])
+def test_more_makes_tables_of_a_domain_of_the_release(released, tmp_path, capsys, by):
+    code, _ = more_of(released, capsys, "--by", by, "--domain", OF_TABLE, "--out", tmp_path / "t.csv")
+    assert code == 0
+    found = pl.read_csv(tmp_path / "t.csv")
+    assert (found["table"] == f"{by.replace(',', ' by ')} ({OF_TABLE})").all()
+    margin = found.filter(region="All") if "region" in by else found
+    both = margin.join(released.domain, on=["statistic", "sex"], suffix="_release")
+    assert both.height == 6
+    for name in ("estimate", "se"):
+        np.testing.assert_allclose(both[name], both[f"{name}_release"], rtol=1e-9)
+    whole = both.join(released.tables.filter(region="All"), on=["statistic", "sex"], suffix="_whole")
+    assert (whole["estimate"] != whole["estimate_whole"]).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--files", "2", "--domain", OF_TABLE], "--domain: is for tables"),
+        (["--by", "sex", "--domain", "sex = 'f'"], "is not one of the domains of this release"),
+        (["--by", "sex", "--domain", "income > 3"], "is not one of the domains of this release"),
+    ],
+)
+def test_more_refuses_other_domains_in_one_clear_error(released, tmp_path, capsys, arguments, words):
+    code, said = more_of(released, capsys, *arguments, "--out", tmp_path / "t.csv")
+    assert code == 1
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "t.csv").exists()
+
+
+def more_of(released, capsys, *arguments):
+    """Run `svysynth more` on the public folder: its exit code, and its error."""
+    with pytest.raises(SystemExit) as left:
+        main(["more", str(released.public), *map(str, arguments)])
+    return left.value.code, capsys.readouterr().err
+
+
 def test_a_release_that_protects_clusters_says_so_and_gives_each_record_its_share(released):
     manifest = json.loads((released.public / "manifest.json").read_text())
     assert manifest["guarantee"]["unit"] == manifest["privacy"]["unit"] == "cluster"
+    assert show(released.house / "ledger.sqlite")[0].holds_for == "one cluster of 'village'"
     assert "any one cluster of respondents" in manifest["statement"][0]
     assert manifest["guarantee"]["epsilon_changed"] == 600.0
     measured = json.loads((released.public / "measurement.json").read_text())

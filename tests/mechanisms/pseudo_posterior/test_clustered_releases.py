@@ -176,7 +176,7 @@ def spec_with(tmp_path, *changes):
 def test_models_without_effects_and_public_weights_are_refused(tmp_path):
     found = find_public(spec_with(tmp_path, ('mechanism = "fbs"', 'mechanism = "fbp"')))
     assert [finding.place for finding in found if finding.stops] == ["survey.cluster"]
-    assert "mechanism = 'fbs'" in found[0].instead
+    assert "mechanism = 'fbs', which has them, or guarantee = 'global'" in found[0].instead
     public = ("population_total = 60000", "weight_public = true")
     found = find_public(spec_with(tmp_path, public))
     assert [finding.place for finding in found if finding.stops] == ["survey.weight_public"]
@@ -197,6 +197,19 @@ def test_more_clusters_than_fit_into_memory_are_refused(monkeypatch):
     monkeypatch.setattr(clusters, "MOST_CLUSTERS", CLUSTERS - 1)
     with pytest.raises(SurveyError, match="has 40 clusters"):
         svysynth.calibrate(ClusteredFBS(), survey(), 10.8)
+
+
+GLOBAL = ('guarantee = "asymptotic"', 'guarantee = "global"')
+BOUNDS = ("draws = 400", "draws = 400\nbounds = { outcome = [100.0, 10000000.0], weight = [1.0, 1000.0] }")
+
+
+@pytest.mark.parametrize("mechanism", ["fbs", "fbp"])
+def test_what_refusals_of_clusters_recommend_is_not_refused(tmp_path, mechanism):
+    noisy = spec_with(tmp_path, ('mechanism = "fbs"', 'mechanism = "laplace"'), GLOBAL, BOUNDS)
+    remedy = "use mechanism = 'fbs' or 'fbp' with guarantee = 'global'"
+    assert [finding.instead.startswith(remedy) for finding in find_public(noisy) if finding.stops] == [True]
+    recommended = spec_with(tmp_path, ('mechanism = "fbs"', f'mechanism = "{mechanism}"'), GLOBAL, BOUNDS)
+    assert not [finding for finding in find_public(recommended) if finding.stops]
 
 
 def test_weights_that_do_not_vary_within_clusters_are_refused():

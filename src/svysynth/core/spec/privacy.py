@@ -87,7 +87,8 @@ class PrivacySpec(Section):
     def _clusters_can_be_protected(self) -> Self:
         member = find_mechanism(self.mechanism, self.guarantee)
         if self.unit == "cluster" and not (member and member.clusters):
-            raise clash("'privacy.unit' can be 'cluster' only for mechanisms that take clusters into account")
+            which = "'fbs', or 'fbp' with the guarantee 'global'"
+            raise clash(f"'privacy.unit' can be 'cluster' only for {which}, which take clusters into account")
         if self.unit == "cluster" and self.protect == "record":
             raise clash("'privacy.unit' cannot be 'cluster' with 'privacy.protect' = 'record'")
         return self

@@ -12,7 +12,8 @@ NO_EFFECTS = Finding(
     "survey.cluster",
     "this model has no effects of clusters",
     "the standard errors would be those of a design without clusters, and far too small",
-    "use mechanism = 'fbs', which has them; leave survey.cluster out only if the sample has no clusters",
+    "use mechanism = 'fbs', which has them, or guarantee = 'global'; leave survey.cluster out only if the sample has "
+    "no clusters",
     stops=True,
 )
 PUBLIC_WEIGHTS = Finding(
