@@ -25,8 +25,8 @@ go with the outcome, and from each cluster 10 to 30 records, again with unequal 
 once. Tables are by region, sex and age group.
 
 FBS is the fully Bayes model of the observed sample, with effects of clusters. ε is the privacy loss (smaller is safer)
-for an answer that is blanked out: 5. The asymptotic mechanism has not been measured with enough samples yet. The
-*share between clusters* is the intraclass correlation of the log outcome.
+for an answer that is blanked out: 5 for noisy sums, 10.8 for the asymptotic mechanism, which makes three synthetic
+files. The *share between clusters* is the intraclass correlation of the log outcome.
 
 An entry has four numbers: cells of three columns, cells of two, margins of one, and the whole file, each the mean over
 its cells. There is no interval where a figure is known without error. Lengths are ratios to those of the direct
@@ -39,7 +39,14 @@ BOTTOM = """
 If clusters are ignored, intervals are far too short, and the shorter the larger the part of the population: cells that
 are spread over all clusters have most of the variance between clusters. Noisy sums with clusters cover at least as
 often as the direct analysis, which itself covers too rarely in small cells. Their intervals are at most 1.3 times as
-long. `python bench/clusters.py --help` says how to run the study.
+long.
+
+The asymptotic mechanism covers means of the whole file and of margins too rarely where the share between clusters is
+small: in 0.91 of the samples at 0.05. Its weights α move the centre of the posterior away from where it is without
+them. The bias that all samples have in common is corrected. What differs from sample to sample stays, and no standard
+error has it: about 1.4% of the mean in twelve samples that were looked at, beside a sampling error of 2.6%. At 0.05 it
+refused one sample of 300.
+`python bench/clusters.py --help` says how to run the study.
 """
 
 
