@@ -268,6 +268,7 @@ def measure(
     sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))
     squares_use = Use("squares", squares_sensitivity(len(squares), reach), plan.squares)
     levels = [_measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels]
+    noisy_squares = noise(squares, squares_use)
     where, part = plan.weighted.columns, plan.weighted.epsilon
     by_weight = _measure_level("weighted sums", weighted, where, part, facts.rows(where), noise)
     between, clusters = None, ClusterSizes.of(facts)
@@ -290,7 +291,7 @@ def measure(
         noisy[1],
         scaling,
         tuple(levels),
-        noise(squares, squares_use),
+        noisy_squares,
         squares_use.scale,
         by_weight,
         sizes,
