@@ -27,7 +27,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noise import Use, contributions, split_budget
-from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, squares_between
 from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Use as Measured
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
@@ -191,8 +191,8 @@ def cluster_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Loss
         before, changed = (_sums(own, slice(0, size)) for own in (pair.before, other))
         nothing = [np.zeros_like(own) for own in before]
         for sums in (before, changed, nothing):
-            whole = sums[2].sum(axis=1).astype(np.int64)
-            sums.append(clamped_squares(whole[np.newaxis], np.array([size]), LIMIT))
+            weighted = sums[4].sum(axis=1).astype(np.int64)
+            sums.append(squares_between(weighted[np.newaxis], np.array([size]), LIMIT))
         found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
         found["changed"].append(_log_ratio(before, changed, uses))
     return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
