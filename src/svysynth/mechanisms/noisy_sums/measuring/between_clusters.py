@@ -13,6 +13,12 @@ the old and the new R, RQ by M·(|r| + |q|), and Q² by 2·M·|q|. So the three 
 6·D·LARGEST + 6, so that half of it covers answers that are blanked out. n_j cancels out, so a large cluster needs no
 more noise than a small one.
 
+If weights are public, T alone is measured, and the one sum is Σ_j R²/n_j. If one outcome is replaced by another, R of
+one cluster changes by r with |r| ≤ 2·LARGEST, because each T is at most LARGEST. So R² changes by at most
+2·D·n_j·|r|, and the sum by 4·D·LARGEST, and by one more because it is rounded. The sensitivity is set to
+4·D·LARGEST + 2, of which half covers an outcome that is blanked out (|r| ≤ LARGEST). What the weights tell about the
+outcome's means in clusters is public, and is allowed for after the measurement (`posterior/outcome_clusters.py`).
+
 Which records share a cluster is public, as cells are. Sums for each cluster would need noise in each of them. For 60
 clusters of 20 records and ε = 5 (blanked out) with 12% of ε, the error of the variance between clusters, as a share of
 the variance of a record, is 0.03 with sums of squares and 0.10 with sums for each cluster if that variance is 0.05. It
@@ -23,6 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 import numpy as np
 
@@ -33,7 +40,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scaling
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, whole_numbers
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, outcome_numbers, whole_numbers
 from svysynth.survey.design import DesignIndex
 
 WIDE, USUAL_FAR = 2.0, 0.15
@@ -48,11 +55,11 @@ class Between:
     """The noisy sums of squares between clusters."""
 
     centre: Integers
-    """The public centre of each cell in whole numbers: cell × 2."""
+    """The public centre of each cell in whole numbers: cell × 2, or cell × 1 if weights are public."""
     limit: int
     """D."""
     squares: Integers
-    """ΣR²/n_j, ΣRQ/n_j, ΣQ²/n_j."""
+    """ΣR²/n_j, ΣRQ/n_j, ΣQ²/n_j; if weights are public, ΣR²/n_j alone."""
     scale: float
     """The scale of the noise."""
 
@@ -62,9 +69,9 @@ def limit_of(sizes: ClusterSizes) -> float:
     return WIDE * math.sqrt(USUAL_FAR + len(sizes.own) / sizes.own.sum())
 
 
-def between_sensitivity(limit: int) -> int:
-    """The sensitivity of the three sums for changed answers."""
-    return 6 * limit * LARGEST + 6
+def between_sensitivity(limit: int, weights_public: bool = False) -> int:
+    """The sensitivity of the three sums for changed answers, or of the one sum for a changed outcome."""
+    return 4 * limit * LARGEST + 2 if weights_public else 6 * limit * LARGEST + 6
 
 
 def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) -> Integers:
@@ -81,7 +88,7 @@ def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) 
 def sum_squares(
     answers: Answers, scaling: Scaling, cell: Column, index: DesignIndex, centre: Integers, limit: int, engine: Engine
 ) -> Integers:
-    """The three sums, exactly. Confidential."""
+    """The three sums, or the one if weights are public, exactly. Confidential."""
     if index.psu is None:
         raise ValueError("the design has no clusters")
     once = _ByCluster(answers, scaling, cell, index.psu, int(index.psus.sum()), centre)
@@ -90,17 +97,17 @@ def sum_squares(
 
 
 def clamped_squares(sums: Integers, size: Integers, limit: int) -> Integers:
-    """The three sums, from the sums in each cluster and its number of records."""
+    """The three sums, or the one, from the sums in each cluster (cluster × 2, or × 1) and its number of records."""
     most = (limit * size)[:, None]
-    first, second = np.clip(sums, -most, most).astype(object).T  # Python's integers: squares may exceed 64 bits
-    pairs = (first, first), (first, second), (second, second)
+    clamped = np.clip(sums, -most, most).astype(object).T  # Python's integers: squares may exceed 64 bits
+    pairs = combinations_with_replacement(clamped, 2)
     return np.array([int((one * other // size).sum()) for one, other in pairs], np.int64)
 
 
 @outlined
 @dataclass(frozen=True)
 class _ByCluster:
-    """For a block: the sums of T and V less their centres in each cluster, and the number of its records."""
+    """For a block: the sums of T and V, or of T, less their centres in each cluster, and the number of its records."""
 
     answers: Answers
     scaling: Scaling
@@ -110,7 +117,9 @@ class _ByCluster:
     centre: Integers
 
     def __call__(self, piece: slice) -> tuple[Integers, Integers]:
-        whole = whole_numbers(*self.answers(piece), self.scaling)
+        t, v = self.answers(piece)
+        scaling = self.scaling
+        whole = outcome_numbers(t, scaling)[np.newaxis] if scaling.alone else whole_numbers(t, v, scaling)
         psu, off = self.psu[piece], whole - self.centre[self.cell[piece]].T
         sums = [whole_sums(psu, self.clusters, values, 2 * LARGEST) for values in off]
         return np.stack(sums, axis=1), np.bincount(psu, minlength=self.clusters).astype(np.int64)

@@ -25,6 +25,7 @@ same whatever its outcome. If the outcome y is replaced by another, the changes 
     ΣT in each row of a level        |T| ≤ LARGEST leaves, as much enters                 2·LARGEST each level
     ΣT², ΣTG                         T² is in 0 … LARGEST², TG in −LARGEST·H … LARGEST·H  LARGEST² + 2·LARGEST·H
     ΣY in each row of a level        |Y| ≤ LARGEST leaves, as much enters                 2·LARGEST
+    squares between clusters         if the design has clusters: `between_clusters.py`
 
 ΣTG is measured if weights vary within cells. If the outcome is blanked out, each change is half as large, provided that
 T² then counts as LARGEST²/2.
@@ -270,7 +271,7 @@ def measure(
         limit, step = round(limit_of(clusters) / (reach / LARGEST)), reach / LARGEST
         centre = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, step)
         exact = sum_squares(answers, scaling, cell, survey.index, centre, limit, survey.engine)
-        use = Use("squares between clusters", between_sensitivity(limit), plan.clusters)
+        use = Use("squares between clusters", between_sensitivity(limit, plan.weights_public), plan.clusters)
         between = Between(centre, limit, noise(exact, use), use.scale)
     return Measurement(
         records,

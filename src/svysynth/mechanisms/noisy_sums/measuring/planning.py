@@ -97,9 +97,10 @@ def plan_clusters(facts: PublicFacts, epsilon: float) -> Fraction:
     sizes = ClusterSizes.of(facts)
     if sizes is None:
         return Fraction()
-    reach = reach_of(len(facts), epsilon)
+    public = facts.weights is not None
+    reach, terms = reach_of(len(facts), epsilon, public), 4 if public else 6
     by_sampling = math.sqrt(2 / sizes.freedom) * (USUAL * sizes.of_clusters + sizes.of_records)
-    share = math.sqrt(2) * 6 * limit_of(sizes) * reach / (epsilon * by_sampling)
+    share = math.sqrt(2) * terms * limit_of(sizes) * reach / (epsilon * by_sampling)
     least, most = CLUSTERS_SHARE
     return Fraction(epsilon) * Fraction(round(min(max(share, least), most) * STEPS), STEPS)
 
