@@ -3,7 +3,8 @@
 The noise of tables: the sums of two neighbours are whole numbers, and noise with P(j) ∝ e^(−|j|/b) on each gives any
 result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases use. The noisy sums to
 which models are fitted are audited in the same way: all that is measured of the records, at a scaling that the noisy
-histograms may have given. So are whole clusters, whose records have the largest cluster's share of ε each.
+histograms may have given. So are whole clusters, whose records have the largest cluster's share of ε each, and samples
+of clusters whose weights are public.
 
 The asymptotic mechanism: each posterior of a model with two parameters on a grid is a finite list of probabilities. The
 privacy loss between two posteriors is therefore exact: the largest ratio, and the hockey-stick divergence at any ε.
@@ -28,10 +29,17 @@ from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.streams import Streams
 from svysynth.mechanisms.noise import Use, contributions, split_budget
 from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
-from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of
+from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of, squares_sensitivity
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Use as Measured
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import Scores
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers, whole_numbers
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import (
+    LARGEST,
+    Answers,
+    outcome_numbers,
+    weighted_numbers,
+    whole_numbers,
+)
 
 LARGEST_SAMPLE = 20
 SMALLEST_SAMPLE = 5
@@ -47,6 +55,9 @@ CLUSTER_SHARES = (Fraction(1, 10), Fraction(3, 10), Fraction(1, 5), Fraction(1, 
 LIMIT = LARGEST // 5
 """D of the squares between clusters."""
 SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 5.0)
+PUBLIC_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(1, 5), Fraction(1, 5), Fraction(1, 10))
+"""Parts of ε for one histogram, sums, squares, weighted sums and squares between clusters, if weights are public."""
+PUBLIC_SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 3.5, alone=True)
 LARGEST_BOUND = 1.8
 """Δ_α of the asymptotic mechanism, the paper's: ε = 3.6 for one draw and a record blanked out."""
 BISECTIONS = 10
@@ -198,6 +209,60 @@ def cluster_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Loss
     return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
 
 
+def public_weights_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
+    """The same if weights are public and the sample is a cluster: one outcome is changed, or blanked out.
+
+    The weights are those of the sample before. A blanked record counts with T = 0 in every sum, with half of the
+    largest square, and in no histogram. The public centre between clusters is the one that does the most harm.
+    """
+    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
+    parts = [Fraction(epsilon) * share for share in PUBLIC_SHARES]
+    uses = [
+        Measured("outcome", HISTOGRAM_SENSITIVITY, parts[0]),
+        Measured("sums", 2 * LARGEST, parts[1]),
+        Measured("squares", squares_sensitivity(2, PUBLIC_SCALING.reach), parts[2]),
+        Measured("weighted sums", 2 * LARGEST, parts[3]),
+        Measured("squares between clusters", between_sensitivity(LIMIT, weights_public=True), parts[4]),
+    ]
+    for pair in pairs:
+        place = int(np.flatnonzero(~pair.blanked.there)[0])
+        changed = Sample.of(pair.changed.t, pair.before.w)
+        before, after = (_sums_given_weights(own, place) for own in (pair.before, changed))
+        nothing, size = _sums_given_weights(pair.before, place, blanked=True), len(pair.before.t)
+        blanked = (_log_ratio(*_between(own, nothing, size), uses) for own in (before, after))
+        found["blanked out"].append(max(blanked))
+        found["changed"].append(_log_ratio(*_between(before, after, size), uses))
+    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
+
+
+def _between(one: list[Integers], other: list[Integers], size: int) -> tuple[list[Integers], list[Integers]]:
+    """Two results with the squares between clusters at the end, from the sums in the cluster, which is at the limit."""
+    sums = np.array([one[1], other[1]])
+    sums += LIMIT * size - sums.max()
+    squares = (clamped_squares(own[np.newaxis], np.array([size]), LIMIT) for own in sums)
+    first, second = ([*own, square] for own, square in zip((one, other), squares, strict=True))
+    return first, second
+
+
+def _sums_given_weights(sample: Sample, place: int, blanked: bool = False) -> list[Integers]:
+    """What is measured of a cluster with public weights but the squares, with one record blanked out or not."""
+    step, size = PUBLIC_SCALING.reach / LARGEST, len(sample.t)
+    answers = Answers(sample.t, sample.w, BOUNDS, "identity", size / sample.w.sum(), True)
+    t, v = answers(slice(0, size))
+    count = bands_of(BOUNDS, "identity", size, POPULATION)[0].count(np.delete(t, place) if blanked else t)
+    spread = max(float(v.std()), 1e-3)
+    score = Scores(np.array([v.mean()]), spread, step)(v, np.zeros(size, np.int64))
+    whole, weighted = (
+        outcome_numbers(t, PUBLIC_SCALING),
+        weighted_numbers(t, v, PUBLIC_SCALING, "identity", both=False)[0],
+    )
+    squares = whole**2
+    if blanked:
+        whole[place], weighted[place], squares[place] = 0, 0, LARGEST**2 // 2
+    products = np.array([squares.sum(), whole @ score])
+    return [count, np.array([whole.sum()], np.int64), products, np.array([weighted.sum()])]
+
+
 def _uses(parts: Sequence[Fraction]) -> list[Measured]:
     return [
         *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
@@ -342,7 +407,8 @@ def audit_exact(
     """One row for each guarantee, sort of neighbours and relation; `holds` is null where nothing exact is promised.
 
     The global guarantee is that of the noise of tables at that ε, and that of noisy sums, where a respondent blanked
-    out has ε/2, also with whole clusters protected by ε/k for each of k records. The asymptotic guarantee is that of
+    out has ε/2, also with whole clusters protected by ε/k for each of k records, and in clusters with public
+    weights. The asymptotic guarantee is that of
     the paper's mechanism at Δ_α = 1.8 with one draw; it does not promise a bound for every pair, so nothing is judged.
     """
     progress(f"global: {len(pairs):,} pairs")
@@ -351,6 +417,7 @@ def audit_exact(
     halved: dict[Relation, float] = {"blanked out": epsilon / 2, "changed": epsilon}
     rows += _rows("global, noisy sums", pairs, halved, measured_losses(pairs, epsilon))
     rows += _rows("global, whole clusters", pairs, halved, cluster_losses(pairs, epsilon))
+    rows += _rows("global, clusters, public weights", pairs, halved, public_weights_losses(pairs, epsilon))
     progress(f"asymptotic: {len(pairs):,} pairs")
     claims: dict[Relation, float] = {"blanked out": 2 * LARGEST_BOUND, "changed": 4 * LARGEST_BOUND}
     rows += _rows("asymptotic", pairs, claims, measure(asymptotic, pairs, claims))
