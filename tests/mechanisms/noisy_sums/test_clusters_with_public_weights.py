@@ -35,8 +35,6 @@ from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights
 from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, outcome_numbers
 from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
-    SPREADS_APART,
-    USUAL_SPREAD,
     chance_of_clusters,
     measured_square,
     outcome_cluster_statistics,
@@ -218,8 +216,7 @@ def test_what_was_measured_has_its_expectation(weights):
         along.append(centred @ off)
         chance.append(np.bincount(cell, weight * (drawn - slope * off)) / np.bincount(cell, weight))
         chance[-1] -= np.bincount(cell, drawn) / np.bincount(cell)
-    z = jnp.array([0.0, np.log(np.sqrt(t) / USUAL_SPREAD) / SPREADS_APART])
-    clusters = outcome_clusters_at(z, jnp.array(sigma), statistics)
+    clusters = outcome_clusters_at(jnp.zeros(2), jnp.array(t), jnp.array(sigma), statistics)
     nothing = jnp.zeros(len(facts.codes))
     mean = np.mean(
         [
@@ -232,7 +229,7 @@ def test_what_was_measured_has_its_expectation(weights):
     assert np.var(along) == pytest.approx(float(of_line), rel=0.1, abs=1e-12)
     # without a logarithm, the variance by chance is that of records and what clusters add to it
     squared = np.bincount(cell, weight**2) / np.bincount(cell, weight) ** 2 - 1 / np.bincount(cell)
-    expected = (sigma**2 + t) * squared + np.asarray(chance_of_clusters(z, None, statistics))
+    expected = (sigma**2 + t) * squared + np.asarray(chance_of_clusters(jnp.array(t), None, statistics))
     np.testing.assert_allclose(np.var(chance, axis=0), expected, rtol=0.15, atol=1e-12)
 
 

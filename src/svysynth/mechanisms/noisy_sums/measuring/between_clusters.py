@@ -45,6 +45,9 @@ from svysynth.survey.design import DesignIndex
 
 WIDE, USUAL_FAR = 2.0, 0.15
 """D is this many standard deviations of a cluster's mean if the variance between clusters is USUAL_FAR, in scales."""
+PUBLIC_FAR = 0.6
+"""The same if weights are public. There is less noise then: T has a smaller error with this limit than with a tighter
+one, and where most of the variance is between clusters, T can still be told from what clamping cuts off."""
 DEVIATION = 0.1
 """The usual deviation of a cell's mean from main effects, in scales."""
 
@@ -64,9 +67,9 @@ class Between:
     """The scale of the noise."""
 
 
-def limit_of(sizes: ClusterSizes) -> float:
+def limit_of(sizes: ClusterSizes, weights_public: bool = False) -> float:
     """D in scales."""
-    return WIDE * math.sqrt(USUAL_FAR + len(sizes.own) / sizes.own.sum())
+    return WIDE * math.sqrt((PUBLIC_FAR if weights_public else USUAL_FAR) + len(sizes.own) / sizes.own.sum())
 
 
 def between_sensitivity(limit: int, weights_public: bool = False) -> int:

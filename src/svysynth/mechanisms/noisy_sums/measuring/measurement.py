@@ -268,7 +268,7 @@ def measure(
     levels = [_measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels]
     between, clusters = None, ClusterSizes.of(facts)
     if clusters is not None:
-        limit, step = round(limit_of(clusters) / (reach / LARGEST)), reach / LARGEST
+        limit, step = round(limit_of(clusters, plan.weights_public) / (reach / LARGEST)), reach / LARGEST
         centre = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, step)
         exact = sum_squares(answers, scaling, cell, survey.index, centre, limit, survey.engine)
         use = Use("squares between clusters", between_sensitivity(limit, plan.weights_public), plan.clusters)

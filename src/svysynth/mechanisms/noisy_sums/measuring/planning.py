@@ -100,7 +100,7 @@ def plan_clusters(facts: PublicFacts, epsilon: float) -> Fraction:
     public = facts.weights is not None
     reach, terms = reach_of(len(facts), epsilon, public), 4 if public else 6
     by_sampling = math.sqrt(2 / sizes.freedom) * (USUAL * sizes.of_clusters + sizes.of_records)
-    share = math.sqrt(2) * terms * limit_of(sizes) * reach / (epsilon * by_sampling)
+    share = math.sqrt(2) * terms * limit_of(sizes, public) * reach / (epsilon * by_sampling)
     least, most = CLUSTERS_SHARE
     return Fraction(epsilon) * Fraction(round(min(max(share, least), most) * STEPS), STEPS)
 

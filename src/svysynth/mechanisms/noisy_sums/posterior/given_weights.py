@@ -43,12 +43,14 @@ from svysynth.mechanisms.noisy_sums.posterior.density import NoisyDensity
 from svysynth.mechanisms.noisy_sums.posterior.misfit import COMMON, LARGEST_LOG, MISFIT
 from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
     PARAMETERS,
+    USUAL_LOGIT,
     OutcomeClusters,
     OutcomeClusterStatistics,
     chance_of_clusters,
     measured_square,
     outcome_cluster_statistics,
     outcome_clusters_at,
+    shares,
 )
 from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import members_of
 from svysynth.models.arrays import Array, Parameters
@@ -164,7 +166,8 @@ class _Point(NamedTuple):
     scatter: Array
     """log √(χ²/degrees of freedom), and (W_tg − b W_gg)/σ√W_gg if weights vary within cells."""
     spread: Array
-    """log s of t within cells, and arctanh of the correlation with g if weights vary within cells."""
+    """log s of t within cells, and arctanh of the correlation with g if weights vary within cells. With clusters s² is
+    the variance within clusters and T together."""
     coefficients: Array
     deviation: Array
     """log τ."""
@@ -205,7 +208,8 @@ class GivenWeights(NoisyDensity):
         if statistics.clusters is None:
             return ()
         cells, coefficients = statistics.x.shape
-        return (cells + 2 * (1 + self.scores) + coefficients + self.deviations + PARAMETERS - 1,)  # log √T
+        spread = cells + 1 + self.scores
+        return spread, spread + 1 + self.scores + coefficients + self.deviations + PARAMETERS - 1
 
     def _unwhitened(self, statistics: GivenStatistics) -> tuple[int, int]:
         return 0, 0
@@ -253,7 +257,8 @@ class GivenWeights(NoisyDensity):
         rest, clusters = (sigma * jnp.exp(point.scatter[0])) ** 2 * self._freedom(statistics), None
         of_line = sigma**2 * statistics.score_scatter
         if statistics.clusters is not None:
-            clusters = outcome_clusters_at(point.clusters, sigma, statistics.clusters)
+            between = self._between(point)
+            clusters = outcome_clusters_at(point.clusters, between, sigma, statistics.clusters)
             rest, of_line = rest + clusters.square, of_line + clusters.line
             density += clusters.log_density
         if not self.scores:
@@ -264,12 +269,20 @@ class GivenWeights(NoisyDensity):
 
     def _residual(self, point: _Point, statistics: GivenStatistics) -> tuple[Array, Array]:
         """σ and b."""
-        spread = jnp.exp(point.spread[0])
+        spread = jnp.exp(self._log_within(point))
         if not self.scores:
             return spread, jnp.array(0.0)
         correlation = jnp.tanh(point.spread[1])
         of_scores = jnp.sqrt(statistics.score_scatter / (statistics.size.sum() - len(statistics.size)))
         return spread * jnp.sqrt(1 - correlation**2), correlation * spread / of_scores
+
+    def _log_within(self, point: _Point) -> Array:
+        """log s of t, within clusters if there are any."""
+        return point.spread[0] + (0.5 * jnp.log(shares(point.clusters)[1]) if point.clusters.size else 0.0)
+
+    def _between(self, point: _Point) -> Array:
+        """T."""
+        return jnp.exp(2 * point.spread[0]) * shares(point.clusters)[0]
 
     def _freedom(self, statistics: GivenStatistics) -> Array:
         """The degrees of freedom of the differences between records within cells and clusters."""
@@ -303,7 +316,7 @@ class GivenWeights(NoisyDensity):
                 jnp.append(0.5 * jnp.log(variance), jnp.zeros(more)),
                 beta,
                 jnp.full(int(self.deviations), jnp.log(DEVIATION)),
-                jnp.zeros(0 if statistics.clusters is None else PARAMETERS),
+                jnp.array([] if statistics.clusters is None else [0.0, USUAL_LOGIT]),
                 jnp.zeros(len(statistics.weighted) + 2),
             ]
         )
@@ -349,7 +362,7 @@ class GivenWeights(NoisyDensity):
         chance = statistics.chance
         if statistics.clusters is not None:
             width = statistics.width if self.transform == "log" else None
-            chance = jnp.maximum(chance + chance_of_clusters(point.clusters, width, statistics.clusters), 0.0)
+            chance = jnp.maximum(chance + chance_of_clusters(self._between(point), width, statistics.clusters), 0.0)
         weight = statistics.weighted_groups @ statistics.share
         variance, noise = learned + chance, 2 * (statistics.weighted_noise / weight) ** 2
         return learned, chance, jnp.sqrt(variance * noise / (variance + noise))
@@ -377,7 +390,7 @@ class GivenWeights(NoisyDensity):
         )
         found -= 0.5 * ((point.coefficients / statistics.spread) ** 2).sum()
         found -= 0.5 * (((point.deviation - jnp.log(DEVIATION)) / DECADE) ** 2).sum()
-        log_spread = point.spread[0] + jnp.log(statistics.width)
+        log_spread = self._log_within(point) + jnp.log(statistics.width)
         found += self.prior.log_terms_of_spread(log_spread)
         if self.scores:
             correlation = jnp.tanh(point.spread[1])

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr
@@ -39,8 +40,10 @@ from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import SPREADS_APA
 from svysynth.models.arrays import Array
 
 PARAMETERS = 2
-"""The log of √(χ²_ν/ν) of P, and log √T in prior standard deviations."""
+"""The log of √(χ²_ν/ν) of P, and the logit of the share of T in T + s², where s² is the variance within clusters."""
 
+USUAL_LOGIT = -2.0
+"""The start of Newton's steps: an eighth of the variance is between clusters."""
 MOST = 10.0
 """The largest covariance that is exponentiated, so that extreme points do not overflow."""
 
@@ -152,26 +155,27 @@ def _weight_shares(known: KnownWeights, facts: PublicFacts, members: Floats) -> 
     return shifted, alike
 
 
-def outcome_clusters_at(z: Array, sigma: Array, statistics: OutcomeClusterStatistics) -> OutcomeClusters:
-    """T and P from the two parameters and σ."""
-    between = outcome_between(z)
+def outcome_clusters_at(
+    z: Array, between: Array, sigma: Array, statistics: OutcomeClusterStatistics
+) -> OutcomeClusters:
+    """P and what follows from it, from the two parameters, T and σ."""
     expected = statistics.of_clusters * between + statistics.of_records * sigma**2
-    freedom = statistics.freedom
-    density = freedom * (z[0] - 0.5 * jnp.exp(2 * z[0])) - 0.5 * z[1] ** 2
+    freedom, spread = statistics.freedom, 0.5 * jnp.log(between)
+    density = freedom * (z[0] - 0.5 * jnp.exp(2 * z[0]))
+    density -= 0.5 * ((spread - jnp.log(USUAL_SPREAD)) / SPREADS_APART) ** 2
     return OutcomeClusters(between, expected * jnp.exp(2 * z[0]), between * statistics.line, density)
 
 
-def outcome_between(z: Array) -> Array:
-    """T."""
-    return USUAL_SPREAD**2 * jnp.exp(2 * SPREADS_APART * z[1])
+def shares(z: Array) -> tuple[Array, Array]:
+    """The shares of T + s² between and within clusters. The Jacobian of the map to log √T and log s is constant."""
+    return jax.nn.sigmoid(z[1]), jax.nn.sigmoid(-z[1])
 
 
-def chance_of_clusters(z: Array, width: Array | None, statistics: OutcomeClusterStatistics) -> Array:
+def chance_of_clusters(between: Array, width: Array | None, statistics: OutcomeClusterStatistics) -> Array:
     """What clusters add to the variance of γ by chance in each row; the width is that of a log outcome, else None.
 
     It is the variance of the difference between the weighted mean and what the unweighted means of cells imply.
     """
-    between = outcome_between(z)
     if width is None:
         return between * statistics.shifted
     of_means = width**2 * between
