@@ -21,8 +21,9 @@ from criteria import DOCS, judge, paragraph, settings, write
 from svysynth.core.spec.whole import parse_spec
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit.attack import attack
-from svysynth.evaluation.audit.exact import audit_exact, make_pairs
+from svysynth.evaluation.audit.exact import audit_exact
 from svysynth.evaluation.audit.neighbours import audit_sampled
+from svysynth.evaluation.audit.pairs import make_pairs
 
 PAIRS = 10_000
 RUNS = 150

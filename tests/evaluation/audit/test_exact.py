@@ -13,25 +13,21 @@ import pytest
 from places import DOCS, ROOT
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit import exact as audit
+from svysynth.evaluation.audit import noisy_losses
 from svysynth.evaluation.audit.exact import (
-    BOUNDS,
     DELTAS,
     LARGEST_BOUND,
-    POPULATION,
     ROUNDING,
     asymptotic,
     audit_exact,
-    cluster_losses,
     hockey_stick,
     least_epsilon,
-    make_pairs,
     measure,
-    measured_losses,
     noise_losses,
     normalized,
-    pair_of,
-    public_weights_losses,
 )
+from svysynth.evaluation.audit.noisy_losses import cluster_losses, measured_losses, public_weights_losses
+from svysynth.evaluation.audit.pairs import BOUNDS, POPULATION, make_pairs, pair_of
 from svysynth.mechanisms.noise import RESOLUTION, contributions
 from svysynth.mechanisms.noise import split_budget as split_for
 from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
@@ -84,8 +80,8 @@ def test_every_outcome_in_a_cluster_with_public_weights_is_within_the_promise(ep
 
 def test_half_of_the_sensitivity_between_clusters_is_caught(monkeypatch):
     """A planted bug, in the sum of squares that is measured if weights are public, with nearly all of ε."""
-    monkeypatch.setattr(audit, "between_sensitivity", lambda limit, weights_public: 2 * limit * LARGEST + 1)
-    monkeypatch.setattr(audit, "PUBLIC_SHARES", (Fraction(1, 1000),) * 4 + (Fraction(996, 1000),))
+    monkeypatch.setattr(noisy_losses, "between_sensitivity", lambda limit, weights_public: 2 * limit * LARGEST + 1)
+    monkeypatch.setattr(noisy_losses, "PUBLIC_SHARES", (Fraction(1, 1000),) * 4 + (Fraction(996, 1000),))
     assert public_weights_losses(SOME, 1.0)["changed"].epsilon.max() > 1.2
 
 

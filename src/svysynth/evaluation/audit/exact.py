@@ -16,48 +16,18 @@ and looks at no survey.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Booleans, Floats, Integers
-from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.privacy import BoundsSpec
-from svysynth.core.streams import Streams
+from svysynth.evaluation.audit.noisy_losses import cluster_losses, measured_losses, public_weights_losses
+from svysynth.evaluation.audit.pairs import BOUNDS, Losses, Pair, Relation, Sample, log_ratio
 from svysynth.mechanisms.noise import Use, contributions, split_budget
-from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
-from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of, squares_sensitivity
-from svysynth.mechanisms.noisy_sums.measuring.measurement import Use as Measured
-from svysynth.mechanisms.noisy_sums.measuring.public_weights import Scores
-from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import (
-    LARGEST,
-    Answers,
-    outcome_numbers,
-    weighted_numbers,
-    whole_numbers,
-)
 
-LARGEST_SAMPLE = 20
-SMALLEST_SAMPLE = 5
-POPULATION = 1000.0
-"""The public total by which weights are scaled."""
-BOUNDS = BoundsSpec(outcome=(-6.0, 6.0), weight=(1.0, 1000.0))
 EPSILON = 1.0
 """ε of the audited noise, unless another is asked for."""
-SHARES = (Fraction(1, 10), Fraction(2, 5), Fraction(1, 5), Fraction(1, 5))
-"""Parts of ε for each of two histograms, sums, squares and weighted sums, where noisy sums are audited."""
-CLUSTER_SHARES = (Fraction(1, 10), Fraction(3, 10), Fraction(1, 5), Fraction(1, 5), Fraction(1, 10))
-"""The same where squares between clusters are measured too."""
-LIMIT = LARGEST // 5
-"""D of the squares between clusters."""
-SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 5.0)
-PUBLIC_SHARES = (Fraction(1, 5), Fraction(3, 10), Fraction(1, 5), Fraction(1, 5), Fraction(1, 10))
-"""Parts of ε for one histogram, sums, squares, weighted sums and squares between clusters, if weights are public."""
-PUBLIC_SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 3.5, alone=True)
 LARGEST_BOUND = 1.8
 """Δ_α of the asymptotic mechanism, the paper's: ε = 3.6 for one draw and a record blanked out."""
 BISECTIONS = 10
@@ -73,7 +43,6 @@ BATCH = 50
 
 Mechanism = Callable[[Sequence["Sample"]], Floats]
 """Samples in, their log-likelihoods out: sample × point of the grid."""
-Relation = Literal["blanked out", "changed"]
 NEIGHBOURS = ("natural", "adversarial")
 
 
@@ -82,70 +51,6 @@ NEIGHBOURS = ("natural", "adversarial")
 MEANS, LOG_SDS = np.meshgrid(np.linspace(-8, 8, 81), np.linspace(-2.5, 1.5, 33))
 POINTS: dict[str, Floats] = {"mean": MEANS.ravel(), "log_sd": LOG_SDS.ravel()}
 LOG_PRIOR: Floats = -0.5 * (POINTS["mean"] / 3) ** 2 - 0.5 * POINTS["log_sd"] ** 2
-
-
-# --- samples and their neighbours ---
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Outcomes and weights, and which records are present: a blanked-out record has a constant for its term."""
-
-    t: Floats
-    w: Floats
-    there: Booleans
-
-    @classmethod
-    def of(cls, t: Floats, w: Floats) -> Sample:
-        """The sample in which every record is present."""
-        return cls(t, w, np.ones(len(t), bool))
-
-    def on_grid(self) -> tuple[Floats, Floats]:
-        """Outcome and log weight, scaled by the public total; what lies beyond the bounds counts as at their end."""
-        t, w = np.clip(self.t, *BOUNDS.outcome), np.clip(self.w, *BOUNDS.weight)
-        return t, np.asarray(np.log(w * (len(t) / POPULATION)))
-
-    def without(self, position: int) -> Sample:
-        """One record blanked out."""
-        return Sample(self.t, self.w, self.there & (np.arange(len(self.t)) != position))
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """A sample, and its neighbours by one record: changed, and blanked out."""
-
-    before: Sample
-    changed: Sample
-    blanked: Sample
-    adversarial: bool
-    """Whether the pair was made to be a hard case for privacy."""
-
-
-def make_pairs(count: int, streams: Streams) -> list[Pair]:
-    """Natural neighbours, all from one normal distribution, and adversarial ones, in turn."""
-    return [_make_pair(streams.generator("audit pairs", number), number % 2 == 1) for number in range(count)]
-
-
-def _make_pair(generator: np.random.Generator, adversarial: bool) -> Pair:
-    n = int(generator.integers(SMALLEST_SAMPLE, LARGEST_SAMPLE + 1))
-    position = int(generator.integers(n))
-    t, w = 0.8 * generator.standard_normal(n), 100 * np.exp(0.5 * generator.standard_normal(n))
-    new_t, new_w = 0.8 * generator.standard_normal(), 100 * np.exp(0.5 * generator.standard_normal())
-    if adversarial:  # the others in one place, or in two; the record far away, with an extreme weight, or among them
-        t = generator.choice([-5.0, 0.0, 5.0]) + generator.choice([0.0, 0.05]) * generator.standard_normal(n)
-        t[: n // 3] += generator.choice([0.0, 3.0])
-        t[position] = generator.choice([-1e3, -6, -5, -2.5, 0.0, 2.5, 5, 6, 1e3, t[0]])
-        new_t, new_w = generator.choice([-1e3, -5.0, 0.0, 5.0, 1e3]), generator.choice([0.01, 1.0, 100.0, 1e9])
-    return pair_of(t, w, position, float(new_t), float(new_w), adversarial)
-
-
-def pair_of(t: Floats, w: Floats, position: int, new_t: float, new_w: float, adversarial: bool = True) -> Pair:
-    """The pair in which one record's outcome and weight become others."""
-    before, (after_t, after_w) = Sample.of(t, w), (t.copy(), w.copy())
-    after_t[position], after_w[position] = new_t, new_w
-    return Pair(before, Sample.of(after_t, after_w), before.without(position), adversarial)
 
 
 # --- mechanisms ---
@@ -165,122 +70,9 @@ def noise_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses
     for pair in pairs:
         uses = split_budget({(): 1}, len(pair.before.t), ("count", "mean"), BOUNDS, epsilon)
         before, changed, blanked = (noisy_sums(own, uses) for own in (pair.before, pair.changed, pair.blanked))
-        found["blanked out"].append(max(_log_ratio(own, blanked, uses) for own in (before, changed)))
-        found["changed"].append(_log_ratio(before, changed, uses))
+        found["blanked out"].append(max(log_ratio(own, blanked, uses) for own in (before, changed)))
+        found["changed"].append(log_ratio(before, changed, uses))
     return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
-
-
-def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequence[Use | Measured]) -> float:
-    moved = (float(np.abs(own - its).sum()) for own, its in zip(one, other, strict=True))
-    return sum(far / use.scale for far, use in zip(moved, uses, strict=True))
-
-
-def measured_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
-    """The same for the noisy sums of models. Neighbours' sums differ by what the one record adds to them."""
-    uses = _uses([Fraction(epsilon) * share for share in SHARES])
-    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
-    for pair in pairs:
-        place = int(np.flatnonzero(~pair.blanked.there)[0])
-        before, changed = (_sums(own, slice(place, place + 1)) for own in (pair.before, pair.changed))
-        nothing = [np.zeros_like(own) for own in before]
-        found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
-        found["changed"].append(_log_ratio(before, changed, uses))
-    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
-
-
-def cluster_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
-    """The same if all answers of a cluster are replaced: the sample is a cluster, and each record has its share of ε.
-
-    Each record is in a cell of its own, and gets the answers of the changed record, or is blanked out.
-    """
-    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
-    for pair in pairs:
-        size, place = len(pair.before.t), int(np.flatnonzero(~pair.blanked.there)[0])
-        parts = [Fraction(epsilon) / size * share for share in CLUSTER_SHARES]
-        uses = [*_uses(parts), Measured("squares between clusters", between_sensitivity(LIMIT), parts[-1])]
-        other = Sample.of(np.full(size, pair.changed.t[place]), np.full(size, pair.changed.w[place]))
-        before, changed = (_sums(own, slice(0, size)) for own in (pair.before, other))
-        nothing = [np.zeros_like(own) for own in before]
-        for sums in (before, changed, nothing):
-            whole = sums[2].sum(axis=1).astype(np.int64)
-            sums.append(clamped_squares(whole[np.newaxis], np.array([size]), LIMIT))
-        found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
-        found["changed"].append(_log_ratio(before, changed, uses))
-    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
-
-
-def public_weights_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
-    """The same if weights are public and the sample is a cluster: one outcome is changed, or blanked out.
-
-    The weights are those of the sample before. A blanked record counts with T = 0 in every sum, with half of the
-    largest square, and in no histogram. The public centre between clusters is the one that does the most harm.
-    """
-    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
-    parts = [Fraction(epsilon) * share for share in PUBLIC_SHARES]
-    uses = [
-        Measured("outcome", HISTOGRAM_SENSITIVITY, parts[0]),
-        Measured("sums", 2 * LARGEST, parts[1]),
-        Measured("squares", squares_sensitivity(2, PUBLIC_SCALING.reach), parts[2]),
-        Measured("weighted sums", 2 * LARGEST, parts[3]),
-        Measured("squares between clusters", between_sensitivity(LIMIT, weights_public=True), parts[4]),
-    ]
-    for pair in pairs:
-        place = int(np.flatnonzero(~pair.blanked.there)[0])
-        changed = Sample.of(pair.changed.t, pair.before.w)
-        before, after = (_sums_given_weights(own, place) for own in (pair.before, changed))
-        nothing, size = _sums_given_weights(pair.before, place, blanked=True), len(pair.before.t)
-        blanked = (_log_ratio(*_between(own, nothing, size), uses) for own in (before, after))
-        found["blanked out"].append(max(blanked))
-        found["changed"].append(_log_ratio(*_between(before, after, size), uses))
-    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
-
-
-def _between(one: list[Integers], other: list[Integers], size: int) -> tuple[list[Integers], list[Integers]]:
-    """Two results with the squares between clusters at the end, from the sums in the cluster, which is at the limit."""
-    sums = np.array([one[1], other[1]])
-    sums += LIMIT * size - sums.max()
-    squares = (clamped_squares(own[np.newaxis], np.array([size]), LIMIT) for own in sums)
-    first, second = ([*own, square] for own, square in zip((one, other), squares, strict=True))
-    return first, second
-
-
-def _sums_given_weights(sample: Sample, place: int, blanked: bool = False) -> list[Integers]:
-    """What is measured of a cluster with public weights but the squares, with one record blanked out or not."""
-    step, size = PUBLIC_SCALING.reach / LARGEST, len(sample.t)
-    answers = Answers(sample.t, sample.w, BOUNDS, "identity", size / sample.w.sum(), True)
-    t, v = answers(slice(0, size))
-    count = bands_of(BOUNDS, "identity", size, POPULATION)[0].count(np.delete(t, place) if blanked else t)
-    spread = max(float(v.std()), 1e-3)
-    score = Scores(np.array([v.mean()]), spread, step)(v, np.zeros(size, np.int64))
-    whole, weighted = (
-        outcome_numbers(t, PUBLIC_SCALING),
-        weighted_numbers(t, v, PUBLIC_SCALING, "identity", both=False)[0],
-    )
-    squares = whole**2
-    if blanked:
-        whole[place], weighted[place], squares[place] = 0, 0, LARGEST**2 // 2
-    products = np.array([squares.sum(), whole @ score])
-    return [count, np.array([whole.sum()], np.int64), products, np.array([weighted.sum()])]
-
-
-def _uses(parts: Sequence[Fraction]) -> list[Measured]:
-    return [
-        *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
-        Measured("sums", 2 * LARGEST, parts[1]),
-        Measured("squares", 2 * LARGEST**2, parts[2]),
-        Measured("weighted sums", 2 * LARGEST, parts[3]),
-    ]
-
-
-def _sums(sample: Sample, own: slice) -> list[Integers]:
-    """What records add to all that noisy sums measure: two histograms, sums, squares, weighted sums."""
-    answers = Answers(sample.t, sample.w, BOUNDS, "identity", len(sample.t) / POPULATION)
-    t, v = answers(own)
-    bands = bands_of(BOUNDS, "identity", len(sample.t), POPULATION)
-    first, second = whole = whole_numbers(t, v, SCALING)
-    squares = np.array([first @ first, first @ second, second @ second])
-    weighted = weighted_numbers(t, v, SCALING, "identity", both=True)
-    return [*(band.count(values) for band, values in zip(bands, (t, v), strict=True)), whole, squares, weighted]
 
 
 def record_terms(t: Floats, v: Floats) -> Floats:
@@ -358,16 +150,6 @@ def _one_way(p: Floats, q: Floats, delta: float) -> Floats:
 
 
 # --- the audit ---
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class Losses:
-    """The privacy loss of every pair in one relation: ε for each of DELTAS, and δ at the claimed ε."""
-
-    epsilon: Floats
-    """Pair × δ; only δ = 0 where nothing else is computed."""
-    delta: Floats | None = None
 
 
 def measure(mechanism: Mechanism, pairs: Sequence[Pair], claims: dict[Relation, float]) -> dict[Relation, Losses]:

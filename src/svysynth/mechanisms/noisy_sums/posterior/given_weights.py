@@ -47,6 +47,7 @@ from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
     OutcomeClusters,
     OutcomeClusterStatistics,
     chance_of_clusters,
+    chance_of_records,
     measured_square,
     outcome_cluster_statistics,
     outcome_clusters_at,
@@ -128,7 +129,9 @@ def given_statistics(
         jnp.asarray(known.weight * (measurement.records / measurement.population_total)),
         jnp.asarray(known.tilt.mean),
         jnp.asarray(known.tilt.variance),
-        jnp.asarray(_by_chance(known, facts, np.asarray(members), width if measurement.transform == "log" else None)),
+        jnp.asarray(
+            chance_of_records(known, facts, np.asarray(members), width if measurement.transform == "log" else None)
+        ),
         tuple(members_of(level) for level in measurement.levels),
         tuple(jnp.asarray(level.sums[:, 0] * step) for level in measurement.levels),
         tuple(jnp.asarray(level.scale * step) for level in measurement.levels),
@@ -141,20 +144,6 @@ def given_statistics(
         jnp.asarray(measurement.width_error),
         clusters,
     )
-
-
-def _by_chance(known: KnownWeights, facts: PublicFacts, members: Floats, width: float | None) -> Floats:
-    """The variance over samples of a row's weighted mean about the value that the unweighted means of its cells imply.
-
-    In a cell it is Σω²Var(y/ȳ) − Var(t)/n, where ω are the records' shares of the weight. For a log outcome Var(y/ȳ) is
-    exp(s²) − 1 and Var(t) is s², where s is the scale; otherwise both are 1 in scales.
-    """
-    cells = len(facts.codes)
-    weight = np.bincount(facts.cell, known.weight, cells)
-    squared = np.bincount(facts.cell, known.squared, cells)
-    first, second = (1.0, 1.0) if width is None else (np.expm1(width**2), width**2)
-    own = first * squared - second * weight**2 / np.maximum(facts.size, 1)
-    return np.asarray(np.maximum(members @ own, 0.0) / (members @ weight) ** 2)
 
 
 @outlined

@@ -171,6 +171,20 @@ def shares(z: Array) -> tuple[Array, Array]:
     return jax.nn.sigmoid(z[1]), jax.nn.sigmoid(-z[1])
 
 
+def chance_of_records(known: KnownWeights, facts: PublicFacts, members: Floats, width: float | None) -> Floats:
+    """The variance over samples of a row's weighted mean about the value that the unweighted means of its cells imply.
+
+    In a cell it is Σω²Var(y/ȳ) − Var(t)/n, where ω are the records' shares of the weight. For a log outcome Var(y/ȳ) is
+    exp(s²) − 1 and Var(t) is s², where s is the scale; otherwise both are 1 in scales.
+    """
+    cells = len(facts.codes)
+    weight = np.bincount(facts.cell, known.weight, cells)
+    squared = np.bincount(facts.cell, known.squared, cells)
+    first, second = (1.0, 1.0) if width is None else (np.expm1(width**2), width**2)
+    own = first * squared - second * weight**2 / np.maximum(facts.size, 1)
+    return np.asarray(np.maximum(members @ own, 0.0) / (members @ weight) ** 2)
+
+
 def chance_of_clusters(between: Array, width: Array | None, statistics: OutcomeClusterStatistics) -> Array:
     """What clusters add to the variance of γ by chance in each row; the width is that of a log outcome, else None.
 
