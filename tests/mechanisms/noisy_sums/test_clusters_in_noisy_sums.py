@@ -396,7 +396,6 @@ def written(folder, text=SPEC, frame=None):
     ("old", "new", "place"),
     [
         ("draws = 400", 'draws = 400\nprotect = "record"', "survey.cluster"),
-        ("population_total = 50000", "population_total = 50000\nweight_public = true", "survey.cluster"),
         ('mechanism = "fbs"', 'mechanism = "laplace"', "survey.cluster"),
     ],
 )

@@ -15,6 +15,12 @@ The slope of φ is at most 2·D·n_j. So φ(R) changes by 2·D·n_j·|r| at most
 together, and by one more for each that is rounded. The sensitivity is set to 6·D·LARGEST + 6, so that half of it covers
 answers that are blanked out. n_j cancels out, so a large cluster needs no more noise than a small one.
 
+If weights are public, T alone is measured, and the one sum is Σ_j R²/n_j. If one outcome is replaced by another, R of
+one cluster changes by r with |r| ≤ 2·LARGEST, because each T is at most LARGEST. So R² changes by at most
+2·D·n_j·|r|, and the sum by 4·D·LARGEST, and by one more because it is rounded. The sensitivity is set to
+4·D·LARGEST + 2, of which half covers an outcome that is blanked out (|r| ≤ LARGEST). What the weights tell about the
+outcome's means in clusters is public, and is allowed for after the measurement (`posterior/outcome_clusters.py`).
+
 Which records share a cluster is public, as cells are. Sums for each cluster would need noise in each of them. For 60
 clusters of 20 records and ε = 5 (blanked out) with 17.5% of ε, the error of the variance between clusters, as a share
 of the variance of a record, is 0.03 with sums of squares and 0.08 with sums for each cluster if that variance is 0.05.
@@ -36,11 +42,14 @@ from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scaling, largest_excess
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, outcome_numbers, weighted_numbers
 from svysynth.survey.design import DesignIndex
 
 WIDE, USUAL_FAR = 2.0, 0.15
 """D is this many standard deviations of a cluster's mean if USUAL_FAR of a record's variance is between clusters."""
+PUBLIC_FAR = 0.6
+"""The same if weights are public. There is less noise then: T has a smaller error with this limit than with a tighter
+one, and where most of the variance is between clusters, T can still be told from what clamping cuts off."""
 DEVIATION = 0.1
 """The usual deviation of a cell's mean from main effects, in scales."""
 LARGEST_VARIANCE = 4.0
@@ -55,18 +64,18 @@ class Between:
     """The noisy sums of squares between clusters."""
 
     centre: Integers
-    """The public centre of Y and U in each cell in whole numbers: cell × 2."""
+    """The public centre of Y and U in each cell in whole numbers: cell × 2, or that of T: cell × 1."""
     limit: int
     """D."""
     squares: Integers
-    """Σφ(R)/n_j, Σ(φ(R + Q) − φ(R − Q))/4n_j, Σφ(Q)/n_j."""
+    """Σφ(R)/n_j, Σ(φ(R + Q) − φ(R − Q))/4n_j, Σφ(Q)/n_j; if weights are public, ΣR²/n_j alone."""
     scale: float
     """The scale of the noise."""
 
 
-def limit_of(sizes: ClusterSizes) -> float:
-    """D in standard deviations of a record."""
-    return WIDE * math.sqrt(USUAL_FAR + len(sizes.own) / sizes.own.sum())
+def limit_of(sizes: ClusterSizes, weights_public: bool = False) -> float:
+    """D in standard deviations of a record, or in scales if weights are public."""
+    return WIDE * math.sqrt((PUBLIC_FAR if weights_public else USUAL_FAR) + len(sizes.own) / sizes.own.sum())
 
 
 def excess_spread(scaling: Scaling, transform: Transform) -> float:
@@ -81,9 +90,9 @@ def excess_step(scaling: Scaling, transform: Transform) -> float:
     return largest_excess(scaling, transform, both=True) / LARGEST
 
 
-def between_sensitivity(limit: int) -> int:
-    """The sensitivity of the three sums for changed answers."""
-    return 6 * limit * LARGEST + 6
+def between_sensitivity(limit: int, weights_public: bool = False) -> int:
+    """The sensitivity of the three sums for changed answers, or of the one sum for a changed outcome."""
+    return 4 * limit * LARGEST + 2 if weights_public else 6 * limit * LARGEST + 6
 
 
 def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) -> Floats:
@@ -94,6 +103,11 @@ def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) 
     beta = np.linalg.solve(x.T @ weighted + np.eye(x.shape[1]), weighted.T @ mean)
     shrunk = (mean - x @ beta) * DEVIATION**2 / (DEVIATION**2 + variance)
     return np.asarray(x @ beta + shrunk)
+
+
+def centre_outcome(means: Floats, step: float) -> Integers:
+    """The centre of T in cells, in whole numbers, for these means of t in scales."""
+    return np.rint(np.clip(means / step, -float(LARGEST), float(LARGEST))).astype(np.int64)
 
 
 def centre_excess(
@@ -119,12 +133,12 @@ def centre_excess(
 def sum_squares(
     answers: Answers, scaling: Scaling, cell: Column, index: DesignIndex, centre: Integers, limit: int, engine: Engine
 ) -> Integers:
-    """The three sums, exactly. Confidential."""
+    """The three sums, or the one if weights are public, exactly. Confidential."""
     if index.psu is None:
         raise ValueError("the design has no clusters")
     once = _ByCluster(answers, scaling, cell, index.psu, int(index.psus.sum()), centre)
     sums, size = sum_blocks(engine, once, len(index.stratum))
-    return squares_between(sums, size, limit)
+    return clamped_squares(sums, size, limit) if scaling.alone else squares_between(sums, size, limit)
 
 
 def squares_between(sums: Integers, size: Integers, limit: int) -> Integers:
@@ -141,10 +155,17 @@ def huber(values: Integers, most: Integers) -> Integers:
     return np.asarray(kept * (2 * values - kept))
 
 
+def clamped_squares(sums: Integers, size: Integers, limit: int) -> Integers:
+    """The one sum if weights are public, from the sum in each cluster and its number of records."""
+    number = size.astype(object)  # squares may exceed 64 bits
+    clamped = np.clip(sums[:, 0].astype(object), -limit * number, limit * number)
+    return np.array([int((clamped**2 // number).sum())], np.int64)
+
+
 @outlined
 @dataclass(frozen=True)
 class _ByCluster:
-    """For a block: the sums of Y and U less their centres in each cluster, and the number of its records."""
+    """For a block: the sums of Y and U, or of T, less their centres in each cluster, and the number of its records."""
 
     answers: Answers
     scaling: Scaling
@@ -154,7 +175,11 @@ class _ByCluster:
     centre: Integers
 
     def __call__(self, piece: slice) -> tuple[Integers, Integers]:
-        whole = weighted_numbers(*self.answers(piece), self.scaling, self.answers.transform, both=True)
+        answers = self.answers(piece)
+        if self.scaling.alone:
+            whole = outcome_numbers(answers[0], self.scaling)[np.newaxis]
+        else:
+            whole = weighted_numbers(*answers, self.scaling, self.answers.transform, both=True)
         psu, off = self.psu[piece], whole - self.centre[self.cell[piece]].T
         sums = [whole_sums(psu, self.clusters, values, 2 * LARGEST) for values in off]
         return np.stack(sums, axis=1), np.bincount(psu, minlength=self.clusters).astype(np.int64)

@@ -25,6 +25,7 @@ same whatever its outcome. If the outcome y is replaced by another, the changes 
     ΣT in each row of a level        |T| ≤ LARGEST leaves, as much enters                 2·LARGEST each level
     ΣT², ΣTG                         T² is in 0 … LARGEST², TG in −LARGEST·H … LARGEST·H  LARGEST² + 2·LARGEST·H
     ΣY in each row of a level        |Y| ≤ LARGEST leaves, as much enters                 2·LARGEST
+    squares between clusters         if the design has clusters: `between_clusters.py`
 
 ΣTG is measured if weights vary within cells. If the outcome is blanked out, each change is half as large, provided that
 T² then counts as LARGEST²/2.
@@ -56,6 +57,7 @@ from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
     between_sensitivity,
     centre_cells,
     centre_excess,
+    centre_outcome,
     excess_spread,
     excess_step,
     limit_of,
@@ -273,13 +275,17 @@ def measure(
     by_weight = _measure_level("weighted sums", weighted, where, part, facts.rows(where), noise)
     between, clusters = None, ClusterSizes.of(facts)
     if clusters is not None:
-        unit, of_row = largest_excess(scaling, transform, plan.weighted.both) / LARGEST, by_weight.sums[:, 0]
-        means = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, reach / LARGEST)
-        measured = float(of_row.sum()) * unit, math.sqrt(len(of_row)) * by_weight.scale * unit
-        centre = centre_excess(means, facts.size, scaling, transform, *measured)
-        limit = round(limit_of(clusters) * excess_spread(scaling, transform) / excess_step(scaling, transform))
+        step = reach / LARGEST
+        means = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, step)
+        if plan.weights_public:
+            centre, limit = centre_outcome(means, step), round(limit_of(clusters, True) / step)
+        else:
+            unit, of_row = largest_excess(scaling, transform, plan.weighted.both) / LARGEST, by_weight.sums[:, 0]
+            measured = float(of_row.sum()) * unit, math.sqrt(len(of_row)) * by_weight.scale * unit
+            centre = centre_excess(means, facts.size, scaling, transform, *measured)
+            limit = round(limit_of(clusters) * excess_spread(scaling, transform) / excess_step(scaling, transform))
         exact = sum_squares(answers, scaling, cell, survey.index, centre, limit, survey.engine)
-        use = Use("squares between clusters", between_sensitivity(limit), plan.clusters)
+        use = Use("squares between clusters", between_sensitivity(limit, plan.weights_public), plan.clusters)
         between = Between(centre, limit, noise(exact, use), use.scale)
     return Measurement(
         records,

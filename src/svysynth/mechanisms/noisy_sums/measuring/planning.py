@@ -97,10 +97,13 @@ def plan_clusters(facts: PublicFacts, epsilon: float) -> Fraction:
     sizes = ClusterSizes.of(facts)
     if sizes is None:
         return Fraction()
-    usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach_of(len(facts), epsilon))
-    largest = largest_excess(usual, "log", both=True) / excess_spread(usual, "log")
     by_sampling = math.sqrt(2 / sizes.freedom) * (USUAL * sizes.of_clusters + sizes.of_records)
-    share = math.sqrt(2) * 6 * limit_of(sizes) * largest / (epsilon * by_sampling)
+    if facts.weights is not None:
+        largest, terms = limit_of(sizes, True) * reach_of(len(facts), epsilon, True), 4
+    else:
+        usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach_of(len(facts), epsilon))
+        largest, terms = limit_of(sizes) * largest_excess(usual, "log", both=True) / excess_spread(usual, "log"), 6
+    share = math.sqrt(2) * terms * largest / (epsilon * by_sampling)
     least, most = CLUSTERS_SHARE
     return Fraction(epsilon) * Fraction(round(min(max(share, least), most) * STEPS), STEPS)
 
