@@ -49,9 +49,10 @@ error has it: about 1.4% of the mean in twelve samples that were looked at, besi
 refused one sample of 300.
 
 The rows of FBS from noisy sums were made when the squares between clusters were those of logarithms. They are those of
-outcomes and weights now. On 40 samples like those with a share of 0.2, with a chance of a cluster that does not go with
-its effect, intervals for the mean of the whole file covered in 0.950, with standard errors of 1.06 times the direct ones
-(bench/skewed_clusters.py, which also has skewed effects).
+outcomes and weights now. On 40 samples with a share of 0.2, where the chance of a cluster does not go with its effect,
+intervals for the mean of the whole file covered in 0.950, with standard errors of 1.06 times the direct ones
+(bench/skewed_clusters.py, which has skewed effects too).
+
 `python bench/clusters.py --help` says how to run the study.
 """
 
