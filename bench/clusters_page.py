@@ -66,7 +66,7 @@ replacement and chances in proportion to the number of schools, and ten schools 
 fewer. ε is for an outcome that is blanked out. An entry has two numbers: the three types of school, and all schools.
 Lengths and RMSE are ratios to those of the direct analysis. Counts are exact, with the standard errors of the direct
 analysis. Chains have at most 4 rounds, where those of a release have up to 24; *passed* is the number of fits that
-passed their diagnostics within these rounds.
+passed their diagnostics within these rounds. Of 20 samples of 40 districts by size, run as a release is, all passed.
 
 """
 AFTER = """
