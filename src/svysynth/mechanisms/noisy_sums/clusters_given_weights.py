@@ -3,12 +3,13 @@
 Weights and clusters are known, and the outcome alone is drawn. Under a draw, a record of group g (a cell and a cluster)
 has the mean ȳ_g, and two records of a cluster have the covariance T of t. So with linearised values z = w(a + b·y)
 inside a domain and ζ_j = Σ_g W_g(a + b·ȳ_g) over the groups of cluster j inside it, the expectation of the usual
-estimator Σ_h J_h/(J_h − 1)·Σ_j (z_j − z̄_h)² is
+estimator Σ_h (1 − f_h)·J_h/(J_h − 1)·Σ_j (z_j − z̄_h)² is
 
-    Σ_h J_h/(J_h − 1)·Σ_j (ζ_j − ζ̄_h)² + b²[(v − k)·Σ_g Q_g f_g² + k·Σ_j (Σ_g W_g f_g)²].
+    Σ_h (1 − f_h)·{J_h/(J_h − 1)·Σ_j (ζ_j − ζ̄_h)² + b²[(v − k)·Σ_g Q_g e_g² + k·Σ_j (Σ_g W_g e_g)²]}.
 
-W_g and Q_g are the sums of w and of w² in a group. v and k are the variance of a record and the covariance of two: for
-a log outcome exp(·) − 1 of those of t, with f_g = ȳ_g; without a logarithm those of t, with f_g = 1.
+Without a finite population correction all f_h are zero. W_g and Q_g are the sums of w and of w² in a group. v is the
+variance of a record and k the covariance of two. For a log outcome they are exp(·) − 1 of those of t, with e_g = ȳ_g;
+without a logarithm they are those of t, with e_g = 1.
 """
 
 from __future__ import annotations
@@ -93,6 +94,10 @@ class _Sums:
     """Domain × group."""
     drawn: Floats
     """The number of clusters of the stratum of each pair of stratum and domain."""
+    unsampled: Floats
+    """1 − f of the stratum of each group."""
+    unsampled_block: Floats
+    """The same for each pair of stratum and domain."""
     of_strata: sparse.csr_matrix
     """Domain × pair of stratum and domain."""
     of_pairs: sparse.csr_matrix
@@ -103,9 +108,7 @@ class _Sums:
         """The sums for domains that are given for each group."""
         assert facts.cluster is not None
         clusters = int(facts.cluster.max()) + 1
-        stratum = np.zeros(clusters, np.int64)
-        stratum[facts.cluster] = facts.stratum
-        drawn = np.bincount(stratum, minlength=facts.strata).astype(float)
+        stratum, unsampled = facts.stratum_of_cluster, facts.unsampled
         keys, pair = np.unique(domain * clusters + facts.cluster, return_inverse=True)
         of_pair, own = np.divmod(keys, clusters)
         blocks, block = np.unique(of_pair * facts.strata + stratum[own], return_inverse=True)
@@ -115,25 +118,28 @@ class _Sums:
             _indicators(pair, len(keys)),
             _indicators(block, len(blocks)),
             _indicators(domain, domains),
-            drawn[blocks % facts.strata],
+            facts.units[blocks % facts.strata].astype(float),
+            unsampled[facts.stratum],
+            unsampled[blocks % facts.strata],
             _indicators(of_block, domains),
             _indicators(of_pair, domains),
         )
 
     def by_domain(self, values: Floats) -> Floats:
-        """Σ over the groups of each domain."""
-        return np.asarray((self.to_domains @ values.T).T)
+        """Σ (1 − f) over the groups of each domain."""
+        return np.asarray((self.to_domains @ (self.unsampled * values).T).T)
 
     def squares(self, values: Floats) -> Floats:
-        """Σ_j (Σ_g)² over the clusters of each domain."""
-        return np.asarray((self.of_pairs @ (self.to_pairs @ values.T) ** 2).T)
+        """Σ_j (1 − f)(Σ_g)² over the clusters of each domain."""
+        return np.asarray((self.of_pairs @ (self.to_pairs @ (np.sqrt(self.unsampled) * values).T) ** 2).T)
 
     def scatter(self, values: Floats) -> Floats:
-        """Σ_h J_h/(J_h − 1)·Σ_j (ζ_j − ζ̄_h)² of each domain; a cluster without records of it counts as zero."""
+        """Σ_h (1 − f)·J_h/(J_h − 1)·Σ_j (ζ_j − ζ̄_h)² of each domain; a cluster without its records counts as zero."""
         of_clusters = self.to_pairs @ values.T
         square, total = self.to_strata @ of_clusters**2, self.to_strata @ of_clusters
         drawn = self.drawn[:, np.newaxis]
-        factor = np.where(drawn > 1, drawn / np.maximum(drawn - 1, 1), 0.0)
+        unsampled = self.unsampled_block[:, np.newaxis]
+        factor = unsampled * np.where(drawn > 1, drawn / np.maximum(drawn - 1, 1), 0.0)
         return np.asarray((self.of_strata @ (factor * np.maximum(square - total**2 / drawn, 0.0))).T)
 
 

@@ -37,7 +37,8 @@ class ExactCounts:
         scatter = group_sums(weights.group, groups, weights.count * off**2)
         index = DesignIndex(facts.stratum, None, facts.stratum, facts.of_stratum, facts.unsampled)
         if facts.cluster is not None:
-            index = index_design(Stage(facts.stratum, facts.cluster, None))
+            fpc = None if facts.fpc is None else facts.fpc[facts.stratum]
+            index = index_design(Stage(facts.stratum, facts.cluster, fpc))
         places = index.block, np.arange(groups), facts.count
         return cls(Moments(*places, nothing, mean, nothing, scatter, nothing, nothing), index)
 

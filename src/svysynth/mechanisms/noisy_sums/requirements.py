@@ -61,13 +61,6 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
         ),
         (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
         (
-            survey.fpc is not None and survey.cluster is not None,
-            "survey.fpc",
-            "asks for the finite population correction of a sample of clusters",
-            NO_FORM,
-            "leave survey.fpc out: standard errors are then too large",
-        ),
-        (
             privacy_of(spec).epsilon < LEAST_EPSILON,
             "privacy.epsilon",
             f"is below {LEAST_EPSILON}",

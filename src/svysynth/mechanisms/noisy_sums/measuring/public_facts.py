@@ -76,9 +76,25 @@ class PublicFacts:
         return np.bincount(self.stratum, self.count, self.strata).astype(np.int64)
 
     @property
+    def units(self) -> Integers:
+        """The number of units of the first stage in each stratum: clusters or, without these, records."""
+        if self.cluster is None:
+            return self.of_stratum
+        return np.bincount(self.stratum_of_cluster, minlength=self.strata).astype(np.int64)
+
+    @property
+    def stratum_of_cluster(self) -> Integers:
+        """The stratum of each cluster."""
+        if self.cluster is None:
+            raise ValueError("the design has no clusters")
+        found = np.zeros(int(self.cluster.max()) + 1, np.int64)
+        found[self.cluster] = self.stratum
+        return found
+
+    @property
     def unsampled(self) -> Floats:
-        """1 − f of each stratum: 1 without a finite population correction."""
-        return np.ones(self.strata) if self.fpc is None else unsampled_fraction(self.fpc, self.of_stratum)
+        """1 − f of each stratum, where f is that of its units: 1 without a finite population correction."""
+        return np.ones(self.strata) if self.fpc is None else unsampled_fraction(self.fpc, self.units)
 
     def without_clusters(self) -> tuple[PublicFacts, Integers]:
         """The facts with groups of records that share a cell and a stratum, and the new group of each group."""
@@ -86,7 +102,9 @@ class PublicFacts:
         count = np.bincount(place, self.count).astype(np.int64)
         weights = None if self.weights is None else self.weights.regrouped(place)
         cell, stratum = np.divmod(key, self.strata)
-        return replace(self, cell=cell, stratum=stratum, count=count, weights=weights, cluster=None), place
+        sampled = None if self.fpc is None else 1 - self.unsampled  # as fractions: clusters are gone
+        alone = replace(self, cell=cell, stratum=stratum, count=count, weights=weights, cluster=None, fpc=sampled)
+        return alone, place
 
     def by_group(self) -> PublicFacts:
         """The facts with each group as a cell of its own."""
