@@ -417,6 +417,16 @@ def test_too_few_clusters_are_refused(tmp_path):
     assert not (tmp_path / "out/public").exists()
 
 
+@pytest.mark.parametrize("weights", ["population_total = 50000", "weight_public = true"])
+def test_clusters_of_one_record_are_refused_before_the_charge(tmp_path, weights):
+    """Nothing tells the variance between clusters from that within them, and the posterior would have no end."""
+    frame = people(200, least=1, most=1)
+    path = written(tmp_path, SPEC.replace("population_total = 50000", weights), frame)
+    with pytest.raises(SurveyError, match="too few records that share a cluster"):
+        svysynth.release(path, tmp_path / "out")
+    assert show(tmp_path / "ledger.sqlite")[0].spent == 0
+
+
 def test_strata_of_one_cluster_are_refused_whatever_direct_tables_do_with_them(tmp_path):
     frame = people()
     frame = frame.filter((pl.col("region") != "r1") | (pl.col("village") == "v3"))
