@@ -159,15 +159,13 @@ def test_numbers_keep_their_digits():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "quantile(1)",
-            "'statistics.1' asks for a quantile that is not for a share between 0 and 1, as in quantile(0.25)",
-        ),
-        ("quantile(50)", "not for a share between 0 and 1"),
+        ("quantile(1)", "'statistics.1' needs a share between 0 and 1, as in quantile(0.25)"),
+        ("quantile(50)", "needs a share between 0 and 1"),
         ("share(> 1e999)", "has a threshold that is too large"),
         (
             "share(50000)",
-            "'statistics.1' must be one of count, mean, total, proportion, median, quantile(0.25) or share(> 50000)",
+            "'statistics.1' must be one of count, mean, total, proportion, median, a quantile such as quantile(0.25), "
+            "or a share such as share(> 50000)",
         ),
         ("p50", "must be one of count"),
         ("", "statistics.1"),
