@@ -32,7 +32,7 @@ CLASSES = 50
 EMPTY = "A cell without records has a count of 0 and a standard error of 0, which do not say how rare its cases are."
 NO_INTERVAL = (
     "A quantile has neither a standard error nor an interval if, in one of the files, the interval for the share below "
-    "it reaches below 0 or above 1."
+    "it reaches below 0 or above 1, or if no record of the cell is above it."
 )
 KINDS = {
     "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
