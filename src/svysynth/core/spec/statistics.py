@@ -22,7 +22,10 @@ Statistic = Literal["count", "mean", "total", "proportion"]
 Comparison = Literal[">", ">=", "<", "<="]
 MEDIAN = "median"
 WORDS = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
-FORMS = "count, mean, total, proportion, median, quantile(0.25) or share(> 50000)"
+FORMS = (
+    "count, mean, total, proportion, median, a quantile such as quantile(0.25), or a share such as share(> 50000), "
+    "share(>= 50000), share(< 50000) or share(<= 50000)"
+)
 """What can be asked for, as errors say it."""
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _QUANTILE = re.compile(rf"quantile\(\s*({_NUMBER})\s*\)")
@@ -60,7 +63,7 @@ def _parsed(name: str) -> Statistic | Quantile | Share:
     if found := _QUANTILE.fullmatch(name):
         share = float(found[1])
         if not 0 < share < 1:
-            raise _not_one("asks for a quantile that is not for a share between 0 and 1, as in quantile(0.25)")
+            raise _not_one("needs a share between 0 and 1, as in quantile(0.25)")
         return Quantile(share)
     if found := _SHARE.fullmatch(name):
         if not math.isfinite(float(found[2])):
