@@ -88,6 +88,13 @@ def test_no_answer_moves_the_number_by_more_than_its_sensitivity(answer, cut, li
         assert most > 0.7 * use.sensitivity  # an attack that would find a sensitivity of half the size
 
 
+@pytest.mark.parametrize("cut", [1, 7, 173])
+def test_no_answer_moves_the_spread_by_more_than_its_sensitivity(cut):
+    use = PairUse("spread", cut, cut, Fraction(1))
+    found = [number_of([3, one], [0, 0], [0], use) for one in range(-2 * cut, 2 * cut + 1)]
+    assert use.sensitivity >= max(found) - min(found) > 0.9 * use.sensitivity - 1
+
+
 def test_the_number_is_a_sum_of_whole_numbers_whatever_their_size():
     """Large whole numbers, against Python's own."""
     use = PairUse("outcomes", 2 * RESOLUTION, 2**45 + 1, Fraction(1))

@@ -7,18 +7,20 @@ adds to the sum is measured for the whole file, as two numbers:
     Σ_j (X_j − C)² − Σx²    with x = u                    for weights,
     Σ_j X_j² − Σx²          with x = u·t − c·u            for outcomes,
 
-X_j being the sum of x in cluster j. C and c are the means of the stratum, as far as noisy sums measured before tell
-them. Each x is clamped to ±B and each X_j (less C) to ±D, and all are whole numbers. Both squares are divided by D and
-rounded down. If one respondent's answers are replaced by others, x and so one X_j change by at most 2B (weights: B, as
-they are positive). Clamping makes no change larger, and X_j² changes by at most 2D times it. x² changes by at most B².
-So the whole numbers change by at most 4B + B²/D + 3 (weights: 2B + B²/D + 3), where the 3 is for rounding.
+X_j being the sum of x in cluster j. Before these, the spread of outcomes, Σx² with x = u·t − c·u, is measured more
+precisely than in the sums of the tables, so that B and D need not be larger than they have to be. C and c are the means
+of the stratum, as far as noisy sums measured before tell them. Each x is clamped to ±B and each X_j (less C) to ±D, and
+all are whole numbers. Both squares are divided by D and rounded down. If one respondent's answers are replaced by
+others, x and so one X_j change by at most 2B (weights: B, as they are positive). Clamping makes no change larger, and
+X_j² changes by at most 2D times it. x² changes by at most B². So the whole numbers change by at most 4B + B²/D + 3
+(weights: 2B + B²/D + 3), where the 3 is for rounding. Σx² alone is divided by B, and changes by at most B + 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, Self
 
@@ -31,13 +33,15 @@ from svysynth.mechanisms.noise import RESOLUTION, Level, Noise, contributions, l
 from svysynth.mechanisms.noisy_tables.combinations import Grid, LevelSums, Pieces
 from svysynth.survey.survey import Survey
 
-Answer = Literal["weights", "outcomes"]
+Answer = Literal["spread", "weights", "outcomes"]
 WEIGHT_CUT, OUTCOME_CUT = 6.0, 4.0
 """B: weights in means of u, and u·t − c·u in standard deviations."""
 WIDE, USUAL = 3.0, 0.15
 """D is this many standard deviations of X_j if records of a cluster have this correlation."""
 FARTHEST = 2**61
 """No sum of the squares, which are divided by D, is larger."""
+WELL_KNOWN = 0.01
+"""The relative noise variance of the spread of outcomes in the sums of the tables up to which it is used as it is."""
 DEVIATION = 0.25
 """The usual variance between strata, as a share of that of a record."""
 
@@ -76,7 +80,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class PairUse:
-    """One use of the budget: a number that says how alike respondents of a cluster are."""
+    """One use of the budget: a number that says how alike respondents of a cluster are, or the spread of outcomes."""
 
     answer: Answer
     cut: int
@@ -88,11 +92,13 @@ class PairUse:
     @property
     def name(self) -> str:
         """What is measured."""
-        return f"pairs within clusters, {self.answer}"
+        return "spread of outcomes" if self.answer == "spread" else f"pairs within clusters, {self.answer}"
 
     @property
     def sensitivity(self) -> int:
         """The largest change that one respondent can make to the number."""
+        if self.answer == "spread":
+            return self.cut + 1
         moved = self.cut if self.answer == "weights" else 2 * self.cut
         return 2 * moved + self.cut**2 // self.limit + 3
 
@@ -125,6 +131,10 @@ class Alike:
     weights_noise: float
     """The noise variance of `weights`."""
     outcomes_noise: float
+    spread: float
+    """The variance of t."""
+    spread_noise: float
+    """The relative noise variance of the sum of squares that it comes from."""
     uses: tuple[PairUse, ...]
 
     def of_pairs(self, level: Level, linear: Floats, outcome: Floats) -> tuple[Floats, Floats, Floats]:
@@ -170,35 +180,54 @@ class StratumMeans:
         return cls(grid.row[pieces.level], pieces, sums, mean, kept, place)
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How weights and outcomes vary, from noisy sums."""
+
+    kappa: float
+    """nΣu²/S₀² within a cell."""
+    of_weights: float
+    """Σu²."""
+    squared: float
+    """The variance of t."""
+    noise: float
+    """The relative noise variance of the sum of squares that it comes from."""
+
+
 def measure_alike(
     survey: Survey,
     grid: Grid,
     strata: StratumMeans,
     clusters: Clusters,
     bounds: BoundsSpec,
-    kappa: float,
-    spread: float,
+    known: Spread,
     epsilons: Mapping[Answer, Fraction | None],
     noise: Noise,
 ) -> Alike:
-    """Measure how alike respondents of a cluster are; κ and the variance of t are those of the noisy sums."""
+    """Measure how alike respondents of a cluster are; what is known before follows from the noisy sums."""
     size = np.bincount(clusters.of_record, minlength=clusters.count).astype(float)
-    uses = {
-        answer: limits(answer, size, clusters.count, strata, kappa, spread, epsilon)
-        for answer, epsilon in epsilons.items()
-    }
-    with_outcome = "outcomes" in epsilons
-    found = {"weights": 0.0, "outcomes": 0.0}
-    for answer, use in uses.items():
+    stratum, of_stratum = strata.of_cell[grid.cell], np.zeros(clusters.count, np.int64)
+    of_stratum[clusters.of_record] = stratum
+    s, *p = contributions("points", survey.weights, survey.outcome_values, bounds, "outcomes" in epsilons)
+    uses, found = [], {"weights": 0.0, "outcomes": 0.0}
+    for answer, epsilon in epsilons.items():
+        use = limits(answer, size, clusters.count, strata, known.kappa, known.squared, epsilon)
         centre, total = whole_centres(answer, strata)
-        stratum = strata.of_cell[grid.cell]
-        s, *p = contributions("points", survey.weights, survey.outcome_values, bounds, with_outcome)
         x = s if answer == "weights" else p[0] - _times(centre[stratum], s)
-        of_stratum = np.zeros(clusters.count, np.int64)
-        of_stratum[clusters.of_record] = stratum
         exact = squares_of_pairs(x, clusters.of_record, total[of_stratum], use)
         found[answer] = noise(np.array([exact]), use).item() * use.unit
-    return _relative(found, strata, clusters, uses)
+        uses.append(use)
+        if answer == "spread" and known.noise > WELL_KNOWN:
+            known = _known_better(known, found[answer], math.sqrt(use.variance))
+    return _relative(found, strata, clusters, known, tuple(uses))
+
+
+def _known_better(known: Spread, squares: float, noise: float) -> Spread:
+    """The spread of outcomes from Σx², which is kept at least as large as its noise."""
+    squares = max(squares, noise, 1 / RESOLUTION)
+    if (noise / squares) ** 2 >= known.noise:
+        return known
+    return replace(known, squared=min(squares / known.of_weights, 1.0), noise=(noise / squares) ** 2)
 
 
 def limits(
@@ -224,13 +253,14 @@ def limits(
     largest = FARTHEST // max(clusters, 1)
     whole = max(round(min(cut, 1.0 if answer == "weights" else 2.0) * RESOLUTION), 1)
     limit = min(max(round(min(WIDE * far, largest / RESOLUTION) * RESOLUTION), whole), largest)
-    return PairUse(answer, min(whole, limit), limit, epsilon)
+    cut_off = min(whole, limit)
+    return PairUse(answer, cut_off, cut_off if answer == "spread" else limit, epsilon)
 
 
 def whole_centres(answer: Answer, strata: StratumMeans) -> tuple[Integers, Integers]:
     """c of each stratum and C, in whole numbers."""
     none = np.zeros(len(strata.mean), np.int64)
-    if answer == "outcomes":
+    if answer != "weights":
         return np.rint(strata.place * RESOLUTION).astype(np.int64), none
     return none, np.rint(strata.mean * strata.pieces.size / strata.pieces.units * RESOLUTION).astype(np.int64)
 
@@ -242,14 +272,17 @@ def _times(centre: Integers, s: Integers) -> Integers:
 def squares_of_pairs(x: Integers, cluster: Integers, centre: Integers, use: PairUse) -> int:
     """The whole number that is measured, exactly. Confidential."""
     x = np.clip(x, -use.cut, use.cut)
+    squares = int((x * x // use.limit).sum())
+    if use.answer == "spread":
+        return squares
     sums = np.zeros(len(centre), np.int64)
     np.add.at(sums, cluster, x)
     far = np.clip(sums - centre, -use.limit, use.limit).astype(object)  # Python's integers: squares exceed 64 bits
-    return int(sum(far * far // use.limit)) - int((x * x // use.limit).sum())
+    return int(sum(far * far // use.limit)) - squares
 
 
 def _relative(
-    found: Mapping[str, float], strata: StratumMeans, clusters: Clusters, uses: Mapping[Answer, PairUse]
+    found: Mapping[str, float], strata: StratumMeans, clusters: Clusters, known: Spread, uses: tuple[PairUse, ...]
 ) -> Alike:
     """The measured numbers as mean products of pairs, relative to the square of the mean weight."""
     n, m, sums = strata.pieces.size, strata.pieces.units, strata.sums
@@ -258,15 +291,17 @@ def _relative(
     too_much = (2 * strata.kept - strata.kept**2) * sums.point_variance / m
     expected = float((clusters.pairs[strata.pieces.level] * strata.mean**2).sum())
     if expected <= 0:
-        return Alike(clusters, 1.0, 0.0, 0.0, 0.0, tuple(uses.values()))
+        return Alike(clusters, 1.0, 0.0, 0.0, 0.0, known.squared, known.noise, uses)
     weights = (found["weights"] + float((moved - too_much).sum())) / expected
     of_sums = float((4 * centre**2 * sums.point_variance).sum())
-    noise = {answer: use.variance / expected**2 for answer, use in uses.items()}
+    noise = {use.answer: use.variance / expected**2 for use in uses}
     return Alike(
         clusters,
         max(weights, 0.0),
         max(found["outcomes"] / expected, 0.0),
         noise["weights"] + of_sums / expected**2,
         noise.get("outcomes", 0.0),
-        tuple(uses.values()),
+        known.squared,
+        known.noise,
+        uses,
     )

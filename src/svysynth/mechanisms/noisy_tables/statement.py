@@ -54,6 +54,9 @@ def _of_pairs(use: PairUse, size: float) -> str:
     """What was measured to learn how alike respondents of a cluster are, and its noise."""
     cost = "no limit" if use.epsilon is None else f"ε = {float(use.epsilon):.6g}"
     of_record = "w" if use.answer == "weights" else "w(d − its mean)"
+    if use.answer == "spread":
+        cut, scale = use.cut / RESOLUTION * size, use.scale * use.unit * size**2
+        return f"- {use.name}, {cost}; Σ of the square of {of_record} clamped to ±{cut:.4g} (scale {scale:.4g})"
     return (
         f"- {use.name}, {cost}; Σ over clusters of the square of the cluster's sum, less Σ over records of the square, "
         f"of {of_record} clamped to ±{use.cut / RESOLUTION * size:.4g}, the sums (for w less their mean in the "

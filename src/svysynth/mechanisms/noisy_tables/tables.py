@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
 
@@ -63,7 +63,7 @@ from svysynth.mechanisms.noise import (
     least_steps,
     split_budget,
 )
-from svysynth.mechanisms.noisy_tables.alike import Alike, Answer, Clusters, PairUse, StratumMeans, measure_alike
+from svysynth.mechanisms.noisy_tables.alike import Alike, Answer, Clusters, PairUse, Spread, StratumMeans, measure_alike
 from svysynth.mechanisms.noisy_tables.combinations import (
     Grid,
     LevelSums,
@@ -123,6 +123,8 @@ def additive_tables(
     levels = add_up(grid, uses, noisy, least) if consistency else as_measured(uses, noisy)
     strata, model = Strata.of(survey, grid, estimation.lonely), _Model.of(grid, levels)
     alike = _alike(survey, grid, strata, levels, model, bounds, parts, noise or OpenDPNoise())
+    if alike is not None:
+        model = replace(model, sigma_squared=alike.spread, sigma_noise=alike.spread_noise)
     estimates = cache(
         lambda statistic, level: _estimate(statistic, level, levels, grid, strata, bounds, model, alike, consistency)
     )
@@ -177,13 +179,17 @@ def part_for_pairs(
     """The ε that is left for the tables, and that of each number about pairs. They add up exactly."""
     if survey.design.cluster is None:
         return epsilon, {}
-    answers: list[Answer] = ["weights"] if {"mean", "total"}.isdisjoint(statistics) else ["weights", "outcomes"]
+    answers: dict[Answer, int] = {"weights": 1}
+    if not {"mean", "total"}.isdisjoint(statistics):
+        answers = {"spread": 1, "weights": 2, "outcomes": 2}
     rest = epsilon * (1 - PAIRS_SHARE)
-    part = None if math.isinf(epsilon) else (Fraction(epsilon) - Fraction(rest)) / len(answers)
-    if part is not None and part < LEAST_EPSILON:
+    if math.isinf(epsilon):
+        return rest, dict.fromkeys(answers)
+    part = (Fraction(epsilon) - Fraction(rest)) / sum(answers.values())
+    if part < LEAST_EPSILON:
         remedy = "use a larger privacy.epsilon"
         raise SurveyError("spec", "privacy.epsilon", "is too small for these tables", remedy)
-    return rest, dict.fromkeys(answers, part)
+    return rest, {answer: part * share for answer, share in answers.items()}
 
 
 def _alike(
@@ -201,7 +207,8 @@ def _alike(
         return None
     means = StratumMeans.of(grid, strata.pieces(grid, (), strata.finer(grid, ())), levels, model.sigma_squared)
     clusters = Clusters.of(survey, grid)
-    return measure_alike(survey, grid, means, clusters, bounds, model.kappa, model.sigma_squared, parts, noise)
+    known = Spread(model.kappa, model.of_weights, model.sigma_squared, model.sigma_noise)
+    return measure_alike(survey, grid, means, clusters, bounds, known, parts, noise)
 
 
 def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
@@ -244,6 +251,8 @@ class _Model:
     kappa_noise: float
     """The relative noise variance of κ, and of κσ²."""
     sigma_noise: float
+    of_weights: float
+    """Σu² of the whole sample."""
 
     @classmethod
     def of(cls, grid: Grid, levels: Mapping[Level, LevelSums]) -> _Model:
@@ -260,7 +269,7 @@ class _Model:
         noises = noise * math.sqrt(1 + 4 * place**2 + place**4)
         around = max(square[2] - 2 * place * square[1] + place**2 * square[0], noises, LEAST_COUNT)
         sigma_squared = min(around / of_weights, 1 - place**2)
-        return cls(kappa, sigma_squared, (noise / of_weights) ** 2, (noises / around) ** 2)
+        return cls(kappa, sigma_squared, (noise / of_weights) ** 2, (noises / around) ** 2, of_weights)
 
 
 def _squared(sums: LevelSums) -> Floats:
