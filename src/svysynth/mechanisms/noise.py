@@ -247,7 +247,7 @@ def split_budget(
     The first way whose loss is within 1% of the smallest is taken. The first term compares the squared error that noise
     adds to an estimate, V_p, with the sampling variance V_s of the estimate. The second term compares the squared error
     that noise adds to its standard error with the square of this standard error. R is the relative noise variance of
-    the sampling variance, blended as in `noisy_tables/tables.py`: 1/R = 1/(V_v/V_s²) + 1/(MODEL_ERROR² + V_v/V_s² of
+    the sampling variance, blended as in `noisy_tables/variances.py`: 1/R = 1/(V_v/V_s²) + 1/(MODEL_ERROR² + V_v/V_s² of
     the total), where V_v is the noise variance of the direct sampling variance.
 
     V_s is a guess from the bounds, which people set with room to spare. The outcome is taken to have a standard
