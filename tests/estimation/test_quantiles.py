@@ -167,7 +167,8 @@ def test_numbers_keep_their_digits():
         ("share(> 1e999)", "has a threshold that is too large"),
         (
             "share(50000)",
-            "'statistics.1' must be one of count, mean, total, proportion, median, quantile(0.25) or share(> 50000)",
+            "'statistics.1' must be one of count, mean, total, proportion, median, quantile(0.25), share(> 50000), "
+            "ratio(y, x) or answered",
         ),
         ("p50", "must be one of count"),
         ("", "statistics.1"),

@@ -69,28 +69,32 @@ def without_codes(series: pl.Series, codes: Sequence[str], file: DataFile) -> pl
     return pl.select(pl.when(found).then(None).otherwise(series).alias(series.name).cast(dtype)).to_series()
 
 
-def numbers(series: pl.Series, file: DataFile) -> pl.Series:
-    """A column of numbers as floats; text that is not a number, missing and infinite values are refused."""
+def numbers(series: pl.Series, file: DataFile, may_miss: bool = False, remedy: str | None = None) -> pl.Series:
+    """A column of numbers as floats; text that is not a number, and infinite values, are refused.
+
+    Missing values are refused too, with a remedy, or are NaN if the column may miss some.
+    """
     column = f"column '{series.name}'"
     if series.dtype == pl.String:
         text = number_text(series, file)
         number = text.cast(pl.Float64, strict=False)
         bad = number.null_count() - text.null_count()
         if bad:
-            remedy = "correct them, or list the codes for missing answers in survey.missing"
-            raise SurveyError("data", column, f"{of_records(bad, len(series))} not a number", remedy)
+            listing = "correct them, or list the codes for missing answers in survey.missing"
+            raise SurveyError("data", column, f"{of_records(bad, len(series))} not a number", listing)
     elif series.dtype.is_numeric():
         number = series.cast(pl.Float64)
     else:
         raise SurveyError("data", column, "is not numeric", "name a numeric column for this role")
-    missing = number.null_count() + int(number.is_nan().sum())
-    refuse_missing(series.name, missing, len(number), f"impute them beforehand; {UNANSWERED}")
+    number = number.fill_nan(None)
+    if not may_miss:
+        refuse_missing(series.name, number.null_count(), len(number), remedy or f"impute them beforehand; {UNANSWERED}")
     extreme = int(((number > LARGEST_MAGNITUDE) | (number < -LARGEST_MAGNITUDE)).sum())
     if extreme:
         raise SurveyError(
             "data", column, f"{of_records(extreme, len(series))} infinite or absurdly large", "correct them"
         )
-    return number
+    return number.fill_null(np.nan) if may_miss else number
 
 
 def number_text(series: pl.Series, file: DataFile) -> pl.Series:

@@ -25,7 +25,8 @@ from svysynth.core.hidden_folders import in_hiding
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
-from svysynth.survey.columns import not_listed, numbers, refuse_missing
+from svysynth.survey.answers import read_answer, variable_of
+from svysynth.survey.columns import not_listed, refuse_missing
 from svysynth.survey.columns_as_declared import as_declared, columns_of_file, refuse_unlisted, with_labels
 from svysynth.survey.design import Design
 from svysynth.survey.domains import (
@@ -149,7 +150,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     """
     file = open_data(spec.data)
     require_columns([*needed_columns(spec), *also], file.columns)
-    numbers_kept = (spec.outcome, spec.weight, *(spec.replicates.weights if spec.replicates else ()), *also)
+    _refuse_unknown_levels(spec)
+    numbers_kept = (*_numbers(spec), *also)
     if spec.where is None:  # without a filter the number of records is known before the first pass
         _refuse_without_room(folder, count_rows(file), len(numbers_kept))
     parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
@@ -171,9 +173,10 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
         pass
     design = Design(spec.weight, spec.strata, spec.cluster)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
+    variables = {name: variable_of(name, spec) for name in spec.variables}
     made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
     restricted = replace(made, domain=spec.domain, domains=domains)
-    return replace(restricted, calibration=spec.calibration, replicates=spec.replicates)
+    return replace(restricted, calibration=spec.calibration, replicates=spec.replicates, variables=variables)
 
 
 @outlined
@@ -209,7 +212,7 @@ class _Numbers:
         if frame.height != kept or group is None:
             raise file_error(self.file.path, "changed while it was read", "run again when nothing writes to it")
         try:
-            found = {name: numbers(frame[name], self.file) for name in self.columns}
+            found = {name: read_answer(frame[name], self.spec, self.file)[0] for name in self.columns}
             check_ranges(found, self.spec)
         except SurveyError as error:
             problem = f"{error.problem} (in rows {rows.start + 1:,} to {rows.stop:,} of the file)"
@@ -250,8 +253,22 @@ def _free_name(taken: Sequence[str]) -> str:
 
 def _grouping(spec: SurveySpec) -> list[str]:
     """The columns whose combinations are the groups of records; those of domains come last."""
-    numbers_read = (spec.outcome, spec.weight, *(spec.replicates.weights if spec.replicates else ()))
+    numbers_read = _numbers(spec)
     return [*(name for name in declared_columns(spec) if name not in numbers_read), *map(domain_column, spec.domains)]
+
+
+def _numbers(spec: SurveySpec) -> tuple[str, ...]:
+    """The columns of numbers: answers and weights."""
+    return (*spec.answers, spec.weight, *(spec.replicates.weights if spec.replicates else ()))
+
+
+def _refuse_unknown_levels(spec: SurveySpec) -> None:
+    """Stop at a category without declared levels: they would have to be the same in all parts of the file."""
+    for name, kind in spec.kinds.items():
+        if kind == "category" and spec.declared(name) is None:
+            problem = "is a category without declared levels, and the file is read in parts"
+            remedy = "list its codes in 'levels' of this section, or in 'bands' or 'recode' of survey.columns"
+            raise SurveyError("spec", f"survey.variables.{name}", problem, remedy)
 
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:
