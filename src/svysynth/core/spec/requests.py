@@ -91,3 +91,17 @@ def _problem_of_statistic(
     if name == ANSWERED and not asked.answers:
         return f"'{name}' needs 'of', the answer that it is about"
     return None
+
+
+def only_direct(table: TableSpec, outcome: str, public: Collection[str]) -> str | None:
+    """What a table asks for that releases and synthetic files do not have yet; None if they have it all."""
+    answers = [column for column in table.by if column not in public]
+    parsed = {name: parse_statistic(name) for name in table.statistics}
+    more = [name for name, statistic in parsed.items() if statistic == ANSWERED or isinstance(statistic, Ratio)]
+    if table.of not in (None, outcome):
+        return f"it is of '{table.of}', and there the outcome is the only answer"
+    if answers:
+        return f"'by' names '{answers[0]}', and there only public columns have levels"
+    if table.within:
+        return "it has proportions 'within' columns, and there they are of the whole"
+    return f"it asks for '{more[0]}', and there the outcome is the only answer, and never missing" if more else None

@@ -127,6 +127,14 @@ class Spec(Section):
         return self
 
     @property
+    def without_answers(self) -> Spec:
+        """The spec without its further variables, which a release neither reads nor mentions."""
+        survey = self.survey
+        others = survey.variables.keys() - {survey.outcome}
+        columns = {name: column for name, column in survey.columns.items() if name not in others}
+        return self.model_copy(update={"survey": survey.model_copy(update={"variables": {}, "columns": columns})})
+
+    @property
     def direct_estimation(self) -> EstimationSpec:
         """How direct tables are made beside a release, without an error that could reveal protected records."""
         if self.privacy is not None and self.privacy.protect == "record" and self.estimation.lonely == "fail":
