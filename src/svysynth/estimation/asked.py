@@ -13,7 +13,7 @@ from svysynth.estimation.frames import domain_columns, title_of
 from svysynth.survey.answers import answered_column, coded
 from svysynth.survey.survey import Survey
 
-THOSE_WHO_ANSWERED = "those who answered"
+THOSE_WHO_ANSWERED = "of those who answered"
 """Added to the title of a table that leaves missing answers out."""
 
 

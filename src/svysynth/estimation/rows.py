@@ -112,7 +112,7 @@ def ratios_of_rows(
                 variance = _linearized(ratio, total, domain, sums, numerator, denominator)
             else:
                 variance = replicated("mean", domain, replace(sums, weight=total))
-        found[:, filled] = ratio, variance
+        found[:, filled] = ratio, np.where(np.isnan(ratio), np.nan, variance)
     return Rows(found[0, :rows], found[1, :rows], count[:rows])
 
 

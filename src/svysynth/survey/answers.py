@@ -18,13 +18,22 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.variables import NO_ANSWER, YES_NO, Kind, VariableSpec
-from svysynth.survey.columns import SLICE, UNANSWERED, categories, codes_listed, numbers, refuse_missing
+from svysynth.survey.columns import (
+    MISSING_NUMBERS,
+    SLICE,
+    UNANSWERED,
+    categories,
+    codes_listed,
+    numbers,
+    refuse_missing,
+)
 from svysynth.survey.columns_as_declared import blank_is_missing, refuse_unlisted
 from svysynth.survey.domains import LEVELS
 from svysynth.survey.formats.base import DataFile
 from svysynth.survey.formats.statistical import code_text
 
 
+@outlined
 @dataclass(frozen=True)
 class Variable:
     """What is known of an answer: its kind, the labels of its levels, and whether it may be missing."""
@@ -129,10 +138,13 @@ LIST = (
 
 
 def _read_yes_or_no(series: pl.Series, declared: VariableSpec, may_miss: bool) -> pl.Series:
+    yes, no = ([code_text(code) for code in codes] for codes in (declared.yes, declared.no))
     series = blank_is_missing(series)
+    if series.dtype == pl.String:  # as in a column of numbers
+        text = series.str.strip_chars()
+        series = series.set(text.is_in(MISSING_NUMBERS) & ~text.is_in([*yes, *no]), None)
     if not may_miss:
         refuse_missing(series.name, series.null_count(), len(series), LIST.format(name=series.name))
-    yes, no = ([code_text(code) for code in codes] for codes in (declared.yes, declared.no))
     distinct, text, unlisted = codes_listed(series, [*yes, *no])
     if no:
         bad = int((series.is_in(distinct.filter(unlisted).implode()) & series.is_not_null()).sum())

@@ -71,5 +71,6 @@ class TableSpec(Section):
     def title(self) -> str:
         """The table's name, made from what it is of, its columns and its domain if none is given."""
         of = f"{self.of}: " if self.of else ""
+        within = f" (within {', '.join(self.within)})" if self.within else ""
         domain = f" ({self.domain})" if self.domain else ""
-        return self.name or of + (" by ".join(self.by) or "total") + domain
+        return self.name or of + (" by ".join(self.by) or "total") + within + domain

@@ -88,8 +88,6 @@ def _problem_of_statistic(
         return f"'{table.of}' is a category, which has no '{name}': ask for 'count' or 'proportion'"
     if kind == "yes/no" and isinstance(statistic, Quantile | Share):
         return f"'{asked.of}' is a yes/no answer, which has no '{name}': its 'mean' is the share of yes"
-    if name == ANSWERED and not asked.answers:
-        return f"'{name}' needs 'of', the answer that it is about"
     return None
 
 
