@@ -19,6 +19,7 @@ stopped continues from there.
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
@@ -45,12 +46,20 @@ CHUNK, SLOW_CHUNK = 10, 2
 """The number of replicates in one file of results, and of those that take long."""
 
 
-def make_population(icc):
-    """Records in clusters in regions, with the chances of clusters and of records in them."""
+def normal_effects(generator, clusters):
+    """Effects of clusters with mean zero and variance one."""
+    return generator.standard_normal(clusters)
+
+
+def make_population(icc, effects=normal_effects, tilt=0.5):
+    """Records in clusters in regions, with the chances of clusters and of records in them.
+
+    `tilt` is how much the log chance of a cluster goes with its effect.
+    """
     generator = np.random.default_rng(17)
     clusters = REGIONS * CLUSTERS_OF_REGION
     records = generator.integers(100, 301, clusters)
-    effect = np.sqrt(icc) * generator.standard_normal(clusters)
+    effect = np.sqrt(icc) * effects(generator, clusters)
     cluster = np.repeat(np.arange(clusters), records)
     own = np.sqrt(1 - icc) * generator.standard_normal(len(cluster))
     region = cluster // CLUSTERS_OF_REGION
@@ -63,7 +72,7 @@ def make_population(icc):
             "sex": np.where(sex == 1, "m", "f"),
             "age": [f"a{number}" for number in age],
             "y": np.exp(t),
-            "of_cluster": (records * np.exp(0.5 * effect + 0.3 * generator.standard_normal(clusters)))[cluster],
+            "of_cluster": (records * np.exp(tilt * effect + 0.3 * generator.standard_normal(clusters)))[cluster],
             "of_record": np.exp(0.25 * own + 0.3 * generator.standard_normal(len(cluster))),
         }
     )
@@ -101,10 +110,12 @@ class Study:
     draws: int
     rounds: int
     files: int
+    effects: Callable = normal_effects
+    tilt: float = 0.5
 
     @cached_property
     def population(self):
-        return make_population(self.icc)
+        return make_population(self.icc, self.effects, self.tilt)
 
     def survey(self, replicate, clusters=True):
         """One sample, read as a user would read it, with or without its clusters."""

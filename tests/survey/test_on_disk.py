@@ -468,7 +468,7 @@ WHOLE = {
         "bounds = {outcome = [1, 9], weight = [1, 9]}\n\n",
     ),
     "estimation.variance": (r"\[\[tables", '[estimation]\nvariance = "jackknife"\n\n[[tables'),
-    "survey.fpc": (r"\[privacy\]", 'fpc = "drawn"\n\n[privacy]'),
+    "survey.cluster": (r"\[privacy\]", 'cluster = "school"\n\n[privacy]'),
 }
 
 

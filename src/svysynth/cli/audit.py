@@ -75,7 +75,8 @@ def exact(
     """
     refuse_table_file(out)
     keep_compiled_programs()
-    from svysynth.evaluation.audit.exact import audit_exact, make_pairs
+    from svysynth.evaluation.audit.exact import audit_exact
+    from svysynth.evaluation.audit.pairs import make_pairs
 
     with spinner() as step:
         found = audit_exact(make_pairs(pairs, streams_of(seed)), epsilon, step)

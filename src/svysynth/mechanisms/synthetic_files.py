@@ -117,7 +117,7 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
     domains = manifest.survey.known_domains
     with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
         source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
-        if spec.estimation.variance == "taylor" and source.fpc is None and is_large(source):
+        if spec.estimation.variance == "taylor" and is_large(source):
             labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
             source = source.model_copy(update={"labels": labels})
             survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))

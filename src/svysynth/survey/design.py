@@ -44,12 +44,17 @@ class Design:
 @outlined
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One stage of sampling, per record: its stratum, its cluster and its finite population correction."""
+    """One stage of sampling, per record: its stratum, its cluster and its finite population correction.
+
+    The same per group of records, if there are counts.
+    """
 
     stratum: Integers
     cluster: Integers | None
     """None if the units of this stage are the records."""
     fpc: Floats | None
+    count: Integers | None = None
+    """How many records each group has."""
 
 
 @outlined
@@ -176,7 +181,10 @@ def _index_stage(stage: Stage, fractions: bool, within: str = "") -> DesignIndex
         clusters = int(cluster.max()) + 1
         keys, psu = group_ids(stratum.astype(np.int64) * clusters + cluster, strata * clusters)
         psu_stratum = keys // clusters
-    psus = count_keys(psu_stratum, strata)
+    if cluster is None and stage.count is not None:
+        psus = sums_of_groups(stratum, strata, stage.count)
+    else:
+        psus = count_keys(psu_stratum, strata)
     unsampled = np.ones(strata)
     if stage.fpc is not None:
         unsampled = _unsampled_fraction(stratum, strata, stage.fpc, psus, fractions, within)
@@ -204,6 +212,11 @@ def _unsampled_fraction(
             "give population sizes, counted in clusters where the design has clusters, or sampling fractions",
         )
     return np.clip(1 - psus / sizes, 0, 1)
+
+
+def sums_of_groups(group: Integers, groups: int, count: Integers) -> Integers:
+    """How many records each group has, from the counts of the group's parts."""
+    return np.bincount(group, count, minlength=groups).astype(np.int64)
 
 
 def unsampled_fraction(fpc: Floats, psus: Integers) -> Floats:

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.column_storage import Stored
-from svysynth.core.engine import Engine, part_ranges
+from svysynth.core.engine import BLOCK, Engine, part_ranges
 from svysynth.core.errors import SurveyError, file_error
 from svysynth.core.grouping import Booleans, Integers
 from svysynth.core.hidden_folders import in_hiding
@@ -26,7 +26,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
 from svysynth.survey.answers import read_answer, variable_of
-from svysynth.survey.columns import not_listed, refuse_missing
+from svysynth.survey.columns import not_listed, numbers, refuse_missing
 from svysynth.survey.columns_as_declared import as_declared, columns_of_file, refuse_unlisted, with_labels
 from svysynth.survey.design import Design
 from svysynth.survey.domains import (
@@ -44,7 +44,7 @@ from svysynth.survey.files import open_data
 from svysynth.survey.formats.base import CodeLabels, DataFile
 from svysynth.survey.formats.parquet import count_rows, read_rows
 from svysynth.survey.groups import Groups
-from svysynth.survey.on_disk import SurveyOnDisk, create_columns, split_groups, store_survey
+from svysynth.survey.on_disk import SurveyOnDisk, create_columns, split_by, split_groups, store_survey, unpublished
 from svysynth.survey.roles import (
     check_ranges,
     counted_as_other,
@@ -62,7 +62,9 @@ from svysynth.survey.survey import Survey, SurveyInMemory, survey_from_file
 MOST_IN_MEMORY = 2_000_000
 """The most records of a survey that is read as a whole."""
 BLOCKS_A_READ = 16
-"""The number of blocks that are read from Parquet at a time: about a million records."""
+"""The most blocks that are read from Parquet at a time: about a million records."""
+VALUES_A_READ = 2**24
+"""The most values that are read at a time, records times columns, unless one block has more: 128 MiB of numbers."""
 READS_A_CORE = 2
 """The number of such reads that are under way for each core: several, because polars waits for memory and files."""
 MOST_BITS = 22
@@ -76,12 +78,8 @@ ADDED = "added by svysynth"
 
 
 def undivided_design(spec: Spec) -> str | None:
-    """The setting of the design or the estimation that needs all records at once, if there is one."""
-    if spec.estimation.variance != "taylor":
-        return "estimation.variance"
-    if spec.survey.later:
-        return "survey.cluster"
-    return "survey.fpc" if spec.survey.fpc else None
+    """The setting of the estimation that needs all records at once, if there is one."""
+    return "estimation.variance" if spec.estimation.variance != "taylor" else None
 
 
 def is_large(spec: SurveySpec) -> bool:
@@ -154,7 +152,8 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     numbers_kept = (*_numbers(spec), *also)
     if spec.where is None:  # without a filter the number of records is known before the first pass
         _refuse_without_room(folder, count_rows(file), len(numbers_kept))
-    parts = part_ranges(count_rows(file), engine.parts, BLOCKS_A_READ)
+    most = max(1, min(BLOCKS_A_READ, VALUES_A_READ // (BLOCK * len(declared_columns(spec)))))
+    parts = part_ranges(count_rows(file), engine.parts, most)
     found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
     kept = [int(part[part.columns[-1]].sum()) for part in found]
     names = _grouping(spec)
@@ -171,10 +170,11 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     offsets = np.cumsum([0, *kept[:-1]]).tolist()
     for _ in engine.map(write, list(zip(parts, offsets, kept, strict=True)), READS_A_CORE):
         pass
-    design = Design(spec.weight, spec.strata, spec.cluster)
+    design = Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later, spec.fpc_public)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
     variables = {name: variable_of(name, spec) for name in spec.variables}
     made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
+    made.index  # noqa: B018  a contradictory design is refused here rather than later
     restricted = replace(made, domain=spec.domain, domains=domains)
     return replace(restricted, calibration=spec.calibration, replicates=spec.replicates, variables=variables)
 
@@ -307,9 +307,10 @@ def _number_groups(
     codes: dict[str, CodeLabels] = {}
     for name in spec.public:
         columns[name], codes[name] = levels_of(combinations[name], spec, file)
-    for column in (spec.strata, spec.cluster):
-        if column and column not in columns:
+    for column in (*spec.all_strata, *spec.clusters):
+        if column not in columns:
             columns[column] = design_levels(combinations[column], spec, file)
+    columns |= {column: _numbers_of_records(combinations[column], records, file) for column in spec.fpcs}
     roles = (spec.outcome, Design(spec.weight, spec.strata, spec.cluster), spec.public)
     # a survey of one record for each combination has the same groups
     groups, group = SurveyInMemory(*roles, frame=pl.DataFrame(columns)).grouped(records)
@@ -317,7 +318,19 @@ def _number_groups(
     inside = {name: combinations[name].to_numpy() for name in stored_domains(names) if name not in domains}
     if not all((own == INSIDE).any() for own in inside.values()):
         raise nothing_inside()
-    return *split_groups(groups, group, inside, records), codes, other, domains
+    groups, group = split_groups(groups, group, inside, records)
+    design = Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later)
+    groups, group = split_by(groups, group, [columns[name] for name in unpublished(design, groups)], records)
+    return groups, group, codes, other, domains
+
+
+def _numbers_of_records(series: pl.Series, records: Integers, file: DataFile) -> pl.Series:
+    """A column of numbers, of combinations of so many records; if it is refused, the records are counted."""
+    try:
+        return numbers(series, file)
+    except SurveyError:
+        numbers(series[np.repeat(np.arange(len(series)), records)], file)
+        raise
 
 
 def _missing(series: pl.Series) -> Booleans:

@@ -18,8 +18,9 @@ import polars as pl
 from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks
 from svysynth.core.grouping import Integers, group_ids
+from svysynth.core.spec.stages import StageSpec
 from svysynth.survey.answers import coded
-from svysynth.survey.design import Design, DesignIndex, Stage, index_design
+from svysynth.survey.design import Design, DesignIndex, Stage, index_design, sums_of_groups
 from svysynth.survey.domains import INSIDE, LEVELS, codes_of, stored_domains, told_inside
 from svysynth.survey.groups import Groups
 from svysynth.survey.survey import Survey, SurveyInMemory
@@ -57,15 +58,27 @@ class SurveyOnDisk(Survey):
     @cached_property
     def index(self) -> DesignIndex:
         """The design as integers, looked up by the groups of the records."""
-        design, counts = self.design, self.public_part.count
-        table = self._key_of_group(design.strata) if design.strata else np.zeros(len(counts), np.int32)
-        stratum: Any = Derived(partial(look_up, table=table), (self.group,))
-        if design.cluster is None:
-            strata = int(table.max()) + 1
-            return DesignIndex(stratum, None, stratum, sums_of_groups(table, strata, counts), np.ones(strata))
-        found = index_design(Stage(table, self._key_of_group(design.cluster), None))
-        psu: Any = Derived(partial(look_up, table=np.asarray(found.psu)), (self.group,))
-        return replace(found, stratum=stratum, psu=psu)
+        design = self.design
+        return self._of_records(index_design(self._stage(design), [self._stage(stage) for stage in design.later]))
+
+    def _of_records(self, index: DesignIndex) -> DesignIndex:
+        """The index of the records, from that of their groups."""
+        stratum, psu = self._looked_up(index.stratum), None if index.psu is None else self._looked_up(index.psu)
+        psu_stratum = stratum if psu is None else index.psu_stratum
+        later = tuple(map(self._of_records, index.later))
+        return replace(index, stratum=stratum, psu=psu, psu_stratum=psu_stratum, later=later)
+
+    def _looked_up(self, table: Integers) -> Any:
+        return Derived(partial(look_up, table=np.asarray(table)), (self.group,))
+
+    def _stage(self, stage: Design | StageSpec) -> Stage:
+        groups = self.public_part
+        return Stage(
+            self._key_of_group(stage.strata) if stage.strata else np.zeros(len(groups.count), np.int32),
+            self._key_of_group(stage.cluster) if stage.cluster else None,
+            groups.frame[stage.fpc].to_numpy() if stage.fpc else None,
+            groups.count,
+        )
 
     def _key_of_group(self, column: str) -> Integers:
         key = self.public_part.frame[column].to_physical().to_numpy()
@@ -126,11 +139,6 @@ def _with_answers(
     return cell
 
 
-def sums_of_groups(group: Integers, groups: int, count: Integers) -> Integers:
-    """How many records each group has, from the counts of the group's parts."""
-    return np.bincount(group, count, minlength=groups).astype(np.int64)
-
-
 def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> SurveyOnDisk:
     """Write a survey that is in memory to a folder, and return it as a survey on disk."""
     # by cell, stratum and cluster, and not by weight
@@ -138,6 +146,7 @@ def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> Survey
     groups, place = replace(survey, weight_public=False).grouped(each)
     inside = {name: survey.cell_index([name]) for name in stored_domains(survey.schema)}
     groups, place = split_groups(groups, place, inside, each)
+    groups, place = split_by(groups, place, [survey.frame[name] for name in unpublished(survey.design, groups)], each)
     weights = survey.replicates.weights if survey.replicates else ()
     numbers = dict.fromkeys([survey.outcome, *survey.variables, survey.design.weight, *weights])
     columns = create_columns(folder, tuple(numbers), len(survey))
@@ -162,6 +171,26 @@ def split_groups(
         keys, place = np.unique(place * len(LEVELS) + level, return_inverse=True)
         old, told = keys // len(LEVELS), pl.Series(keys % len(LEVELS) == INSIDE)
         frame = groups.frame[old].with_columns(told_inside(name, told))
+        groups = Groups(frame, sums_of_groups(place, len(keys), count), groups.cell[old])
+    return groups, place
+
+
+def unpublished(design: Design, groups: Groups) -> list[str]:
+    """The columns of a design that groups do not have: those of later stages, and corrections that are not public."""
+    stages: tuple[Design | StageSpec, ...] = (design, *design.later)
+    names = dict.fromkeys(name for stage in stages for name in (stage.strata, stage.cluster, stage.fpc) if name)
+    return [name for name in names if name not in groups.frame.columns]
+
+
+def split_by(groups: Groups, place: Integers, columns: Sequence[pl.Series], count: Integers) -> tuple[Groups, Integers]:
+    """The groups split by the values of columns, which are added to them, and the new group of every record."""
+    for column in columns:
+        values, value = np.unique(column.to_physical().to_numpy(), return_inverse=True)
+        keys, first, place = np.unique(
+            place.astype(np.int64) * len(values) + value, return_index=True, return_inverse=True
+        )
+        old = keys // len(values)
+        frame = groups.frame[old].with_columns(column[first])
         groups = Groups(frame, sums_of_groups(place, len(keys), count), groups.cell[old])
     return groups, place
 

@@ -10,11 +10,17 @@ from svysynth.evaluation.audit import neighbours
 
 EXACT = pl.DataFrame(
     {
-        "guarantee": ["global", "global, noisy sums", "global, whole clusters", "asymptotic"],
+        "guarantee": [
+            "global",
+            "global, noisy sums",
+            "global, whole clusters",
+            "global, clusters, public weights",
+            "asymptotic",
+        ],
         "neighbours": "natural",
         "relation": "changed",
-        "claim": [1.0, 1.0, 1.0, 7.2],
-        "holds": [True, True, True, None],
+        "claim": [1.0, 1.0, 1.0, 1.0, 7.2],
+        "holds": [True, True, True, True, None],
     }
 )
 SAMPLED = pl.DataFrame(
@@ -39,11 +45,11 @@ def test_the_page_is_the_committed_one_with_other_numbers(tmp_path, monkeypatch)
     [
         (EXACT, SAMPLED, []),
         (
-            EXACT.with_columns(holds=pl.Series([True, False, True, None])),
+            EXACT.with_columns(holds=pl.Series([True, False, True, True, None])),
             SAMPLED,
             ["noisy sums, natural neighbours, changed"],
         ),
-        (EXACT[:1], SAMPLED, ["1 guarantees are judged exactly, not 3"]),
+        (EXACT[:1], SAMPLED, ["1 guarantees are judged exactly, not 4"]),
         (EXACT, SAMPLED.with_columns(holds=pl.lit(False)), ["laplace, white box: the lower bound 0.400 exceeds"]),
     ],
 )

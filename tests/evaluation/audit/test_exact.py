@@ -5,6 +5,7 @@ around them.
 """
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,28 +13,26 @@ import pytest
 from places import DOCS, ROOT
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit import exact as audit
+from svysynth.evaluation.audit import noisy_losses
 from svysynth.evaluation.audit.exact import (
-    BOUNDS,
     DELTAS,
     LARGEST_BOUND,
-    POPULATION,
     ROUNDING,
     asymptotic,
     audit_exact,
-    cluster_losses,
     hockey_stick,
     least_epsilon,
-    make_pairs,
     measure,
-    measured_losses,
     noise_losses,
     normalized,
-    pair_of,
 )
+from svysynth.evaluation.audit.noisy_losses import cluster_losses, measured_losses, public_weights_losses
+from svysynth.evaluation.audit.pairs import BOUNDS, POPULATION, make_pairs, pair_of
 from svysynth.mechanisms.noise import RESOLUTION, contributions
 from svysynth.mechanisms.noise import split_budget as split_for
 from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
 from svysynth.mechanisms.noisy_sums.measuring import whole_numbers as counting
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST
 
 PAIRS = make_pairs(500, Streams.seeded(1))
 CORNERS = [
@@ -70,6 +69,20 @@ def test_every_whole_cluster_is_within_the_promise(epsilon):
     losses = cluster_losses(PAIRS, epsilon)
     for relation, claim in (("blanked out", epsilon / 2), ("changed", epsilon)):
         assert 0.8 * claim < losses[relation].epsilon.max() <= claim + ROUNDING
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_every_outcome_in_a_cluster_with_public_weights_is_within_the_promise(epsilon):
+    losses = public_weights_losses([*PAIRS, *CORNERS], epsilon)
+    for relation, claim in (("blanked out", epsilon / 2), ("changed", epsilon)):
+        assert 0.7 * claim < losses[relation].epsilon.max() <= claim + ROUNDING
+
+
+def test_half_of_the_sensitivity_between_clusters_is_caught(monkeypatch):
+    """A planted bug, in the sum of squares that is measured if weights are public, with nearly all of ε."""
+    monkeypatch.setattr(noisy_losses, "between_sensitivity", lambda limit, weights_public: 2 * limit * LARGEST + 1)
+    monkeypatch.setattr(noisy_losses, "PUBLIC_SHARES", (Fraction(1, 1000),) * 4 + (Fraction(996, 1000),))
+    assert public_weights_losses(SOME, 1.0)["changed"].epsilon.max() > 1.2
 
 
 def test_clusters_with_the_epsilon_of_a_record_are_caught(monkeypatch):
@@ -179,11 +192,12 @@ def test_what_the_asymptotic_mechanism_does_not_promise():
 
 def test_the_asymptotic_kind_is_shown_and_not_judged():
     found = audit_exact(PAIRS[:20])
-    assert found["claim"].to_list() == [1.0] * 4 + [0.5, 1.0] * 4 + [3.6, 7.2] * 2
+    assert found["claim"].to_list() == [1.0] * 4 + [0.5, 1.0] * 6 + [3.6, 7.2] * 2
     for guarantee, verdict in (
         ("global", True),
         ("global, noisy sums", True),
         ("global, whole clusters", True),
+        ("global, clusters, public weights", True),
         ("asymptotic", None),
     ):
         assert found.filter(guarantee=guarantee)["holds"].to_list() == [verdict] * 4

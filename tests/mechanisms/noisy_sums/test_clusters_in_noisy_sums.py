@@ -32,13 +32,19 @@ from svysynth.mechanisms.noisy_sums.clustered_variance import MOST_SHARE, kept_i
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
 from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
+    between_sensitivity,
+    excess_spread,
+    excess_step,
+    limit_of,
+    squares_between,
+)
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.measurement import measure
 from svysynth.mechanisms.noisy_sums.measuring.planning import CLUSTERS_SHARE, plan_measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, whole_numbers
-from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import Clusters, ClusterStatistics, measured_squares
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers
+from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import ClusterStatistics, clusters_at, measured_squares
 from svysynth.mechanisms.noisy_sums.published import draws_parquet, measurement_json, read_draws, read_measurement
 from svysynth.privacy.ledger import open_budget, show
 from svysynth.publishing.verification import verify_release
@@ -95,6 +101,11 @@ def exact(survey, epsilon=6.0):
 # --- what is measured ---
 
 
+def of_huber(value, most):
+    """x² up to the limit, and the tangent beyond it."""
+    return value * value if abs(value) <= most else 2 * most * abs(value) - most * most
+
+
 def test_squares_between_clusters_are_exact_whatever_the_parts_and_the_disk(tmp_path, monkeypatch):
     """By Python's integers, cluster by cluster, from the whole numbers of the records."""
     frame = people()
@@ -102,17 +113,20 @@ def test_squares_between_clusters_are_exact_whatever_the_parts_and_the_disk(tmp_
     found, _, uses = exact(survey)
     between = found.between
     answers = Answers(survey.outcome_values, survey.weights, BOUNDS, "log", len(frame) / TOTAL)
-    whole = whole_numbers(*answers(slice(0, len(frame))), found.scaling).astype(int)
+    whole = weighted_numbers(*answers(slice(0, len(frame))), found.scaling, "log", both=True).astype(int)
     cell = survey.present_cells(survey.public)[1]
     off = whole.T - between.centre[np.asarray(cell)]
-    expected = [0, 0, 0]
+    expected, beyond = [0, 0, 0], 0
     names = (frame["region"] + frame["village"]).to_list()
     for name in sorted(set(names)):
         own = [row for row, one in zip(off.tolist(), names, strict=True) if one == name]
         most = between.limit * len(own)
-        r, q = (max(-most, min(most, sum(row[place] for row in own))) for place in (0, 1))
-        for place, product in enumerate((r * r, r * q, q * q)):
-            expected[place] += product // len(own)
+        r, q = (sum(row[place] for row in own) for place in (0, 1))
+        both = of_huber(r + q, most) - of_huber(r - q, most)
+        terms = of_huber(r, most) // len(own), both // (4 * len(own)), of_huber(q, most) // len(own)
+        expected = [old + new for old, new in zip(expected, terms, strict=True)]
+        beyond += abs(r) > most
+    assert beyond > 0
     assert between.squares.tolist() == expected
     own = next(use for use in uses if use.name == "squares between clusters")
     assert own.sensitivity == between_sensitivity(between.limit) == 6 * between.limit * LARGEST + 6
@@ -131,23 +145,54 @@ def test_no_record_moves_the_squares_further_than_the_noise_covers(seed, most_re
     """A changed answer moves the sums of one cluster by 2·LARGEST in all, a blanked one by LARGEST."""
     generator = np.random.default_rng(seed)
     size = generator.integers(1, most_records + 1, 3)
-    reach = generator.choice([0.5, 1.0, 1.5]) * limit * size[:, None]
+    reach = generator.choice([0.1, 0.5, 1.0, 1.5, 20.0], (3, 2)) * limit * size[:, None]
     sums = np.rint(generator.choice([-1.0, 1.0], (3, 2)) * reach * generator.uniform(0.8, 1.2, (3, 2))).astype(int)
     for largest, sensitivity in ((2 * LARGEST, between_sensitivity(limit)), (LARGEST, between_sensitivity(limit) / 2)):
         part = generator.choice([0, largest, generator.integers(0, largest + 1)])
         moved = sums.copy()
         moved[0] += generator.choice([-1, 1], 2) * [part, largest - part]
-        change = np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum()
+        change = np.abs(squares_between(moved, size, limit) - squares_between(sums, size, limit)).sum()
         assert change <= sensitivity
 
 
-def test_the_bound_is_nearly_reached():
-    """At the corner of the square to which means are clamped, a change along both axes moves all three sums."""
+@pytest.mark.parametrize("limit", [1, 3, 40])
+def test_of_all_small_clusters_none_moves_the_squares_further(limit, monkeypatch):
+    """Every pair of sums of a cluster, and every change of one record, with a small bound of a record."""
+    largest, grid = 4, np.arange(-24, 25, 2)
+    monkeypatch.setattr("svysynth.mechanisms.noisy_sums.measuring.between_clusters.LARGEST", largest)
+    steps = [(r, q) for r in range(-8, 9) for q in range(-8, 9) if abs(r) + abs(q) <= 2 * largest]
+    for records in (1, 2, 7):
+        sums = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+
+        def each(values, size=records):
+            return np.array([squares_between(value[None], np.array([size]), limit) for value in values])
+
+        known = {(r, q): found for (r, q), found in zip(map(tuple, _all_sums()), each(_all_sums()), strict=True)}
+        for r, q in steps:
+            allowed = between_sensitivity(limit) / (2 if abs(r) + abs(q) <= largest else 1)
+            change = [np.abs(known[a + r, b + q] - known[a, b]).sum() for a, b in sums.tolist()]
+            assert max(change) <= allowed
+
+
+def _all_sums():
+    reach = np.arange(-32, 33)
+    return np.stack(np.meshgrid(reach, reach), axis=-1).reshape(-1, 2)
+
+
+def test_the_bound_is_reached():
+    """Where one sum is beyond the limit and the other twice as far, a change of the first moves two of the squares."""
     size, limit = np.array([20]), 12_000
-    sums = np.full((1, 2), 12_000 * 20)
-    moved = sums - [[LARGEST, LARGEST]]
-    change = np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum()
-    assert change > 0.7 * between_sensitivity(limit)
+    sums = np.array([[2, 4]]) * limit * size
+    change = squares_between(sums + np.array([2 * LARGEST, 0]), size, limit) - squares_between(sums, size, limit)
+    assert 0.999 * between_sensitivity(limit) < np.abs(change).sum() <= between_sensitivity(limit)
+
+
+def test_a_cluster_that_is_far_from_all_others_still_counts():
+    """Squares that are clamped would not grow beyond the limit."""
+    size, limit = np.array([20]), 1000
+    near, far = (squares_between(np.array([[off, 0]]) * limit * size, size, limit)[0] for off in (1, 5))
+    assert near == size[0] * limit**2
+    assert far == 9 * near
 
 
 def test_the_numbers_of_the_clusters_are_those_of_dense_matrices():
@@ -183,19 +228,48 @@ def test_a_plan_gives_a_part_to_the_squares_between_clusters():
     assert plan_measurement(facts_of(survey_of(people(), cluster=None)), [TABLE], 10.0).clusters == 0
 
 
-def test_what_clamping_cuts_off_is_that_of_normal_means():
+@pytest.mark.parametrize("transform", ["log", "identity"])
+def test_the_squares_that_the_posterior_expects_are_those_of_a_large_sample(transform):
+    """Simulated cluster by cluster: lognormal weights, and outcomes with the same covariances."""
     generator = np.random.default_rng(2)
-    limit, records = 0.5, 20_000.0
-    means = np.linalg.cholesky([[0.2, -0.05], [-0.05, 0.1]]) @ generator.standard_normal((2, 400_000))
-    kept = np.clip(means, -limit, limit)
-    squares = jnp.array([0.2, -0.05, 0.1]) * records
-    nothing = jnp.zeros(())
-    statistics = ClusterStatistics(
-        nothing, nothing, jnp.array(limit), jnp.zeros((1, 2)), jnp.ones((1, 1)), jnp.array(records), *[nothing] * 4
-    )
-    found = measured_squares(Clusters(nothing, squares, nothing), jnp.zeros((1, 2)), statistics)
-    expected = np.array([kept[0] @ kept[0], kept[0] @ kept[1], kept[1] @ kept[1]]) / means.shape[1] * records
-    np.testing.assert_allclose(found, expected, rtol=0.03)
+    clusters, each, cells, limit = 40_000, 6, 2, 1.2
+    between, within = np.array([[0.2, -0.05], [-0.05, 0.1]]), np.array([[0.5, -0.1], [-0.1, 0.4]])
+    widths, level = np.array([0.6, 0.5]), np.array([[0.3, -0.2], [-0.4, 0.1]])
+    effect = np.linalg.cholesky(between) @ generator.standard_normal((2, clusters))
+    own = np.linalg.cholesky(within) @ generator.standard_normal((2, clusters * each))
+    cluster, cell = np.repeat(np.arange(clusters), each), np.arange(clusters * each) % cells
+    t, v = effect[:, cluster] + own + level[cell].T
+    u = np.exp(widths[1] * v - widths[1] ** 2 * (between + within)[1, 1] / 2)
+    y = u * (np.expm1(widths[0] * t) if transform == "log" else t)
+    values = np.stack([y, u - 1])
+    means = np.stack([[one[cell == number].mean() for number in range(cells)] for one in values], axis=1)
+    centre = means + 0.03
+    sums = np.stack([np.bincount(cluster, one) for one in values - centre[cell].T])
+    phi = lambda x: np.where(np.abs(x) <= limit * each, x**2, limit * each * (2 * np.abs(x) - limit * each))  # noqa: E731
+    r, q = sums
+    expected = np.array([phi(r).sum(), (phi(r + q) - phi(r - q)).sum() / 4, phi(q).sum()]) / each
+    counts = np.full((clusters, cells), each // cells)
+    n = clusters * each
+    size, by_size = counts.sum(axis=0), counts.T @ counts / each
+    numbers = n, clusters, n, 1e9, each
+    known = jnp.zeros(3), jnp.zeros(()), jnp.array(limit), jnp.array(centre), jnp.array(size), jnp.array(by_size)
+    statistics = ClusterStatistics(*known, *(jnp.array(float(number)) for number in numbers))
+    spread = np.sqrt(np.diag(between))
+    z = jnp.array([0, 0, 0, *np.log(spread / 0.25), np.arctanh(between[0, 1] / spread.prod()) / 0.5])
+    found = clusters_at(z, jnp.array(within), statistics)
+    np.testing.assert_allclose(found.covariance, between[[0, 0, 1], [0, 1, 1]], atol=1e-9)
+    squares = measured_squares(found, jnp.array(within), jnp.array(means), jnp.array(widths), statistics, transform)
+    np.testing.assert_allclose(squares, expected, rtol=0.04, atol=0.003 * n)
+
+
+def test_the_limit_is_a_few_standard_deviations_of_a_cluster(monkeypatch):
+    """In units of what a record adds to weighted sums, as it follows from the scales."""
+    found, facts, _ = exact(survey_of(people()))
+    limit = found.between.limit * excess_step(found.scaling, "log")
+    first, second = found.scaling.widths
+    spread = np.exp(second**2 / 2) * np.sqrt(np.expm1(first**2))
+    assert excess_spread(found.scaling, "log") == pytest.approx(spread)
+    assert limit == pytest.approx(limit_of(ClusterSizes.of(facts)) * spread, rel=1e-3)
 
 
 # --- tables and files of given draws ---
@@ -322,7 +396,6 @@ def written(folder, text=SPEC, frame=None):
     ("old", "new", "place"),
     [
         ("draws = 400", 'draws = 400\nprotect = "record"', "survey.cluster"),
-        ("population_total = 50000", "population_total = 50000\nweight_public = true", "survey.cluster"),
         ('mechanism = "fbs"', 'mechanism = "laplace"', "survey.cluster"),
     ],
 )
@@ -500,7 +573,7 @@ class Fixed(NoNoise):
         self.seen.append(values)
         if "histogram" in use.name:
             return np.round(40 * np.exp(-0.5 * ((np.arange(len(values)) - 16) / 4) ** 2)).astype(int)
-        return np.zeros_like(values) if use.name.startswith("sums") else values
+        return np.zeros_like(values) if use.name.startswith(("sums", "weighted sums")) else values
 
 
 def seen(frame, epsilon):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Final, Literal, NamedTuple, cast, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from svysynth.core.spec.sections import listed
@@ -143,8 +143,13 @@ def described(name: str, outcome: str) -> str:
             return statistic
 
 
+PATTERN = "|".join([*get_args(Statistic), ANSWERED, MEDIAN, r"(quantile|share)\(.+\)", r"ratio\(.+,.+\)"])
+"""The forms of statistics, for the schema of the manifest."""
+IN_SCHEMAS = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": rf"^({PATTERN})$"}
 StatisticNames = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=200), AfterValidator(written)], ...],
+    tuple[
+        Annotated[str, Field(min_length=1, max_length=200), AfterValidator(written), WithJsonSchema(IN_SCHEMAS)], ...
+    ],
     Field(min_length=1, strict=False),
     BeforeValidator(listed),
 ]

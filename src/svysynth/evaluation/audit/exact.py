@@ -3,7 +3,8 @@
 The noise of tables: the sums of two neighbours are whole numbers, and noise with P(j) ∝ e^(−|j|/b) on each gives any
 result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases use. The noisy sums to
 which models are fitted are audited in the same way: all that is measured of the records, at a scaling that the noisy
-histograms may have given. So are whole clusters, whose records have the largest cluster's share of ε each.
+histograms may have given. So are whole clusters, whose records have the largest cluster's share of ε each, and samples
+of clusters whose weights are public.
 
 The asymptotic mechanism: each posterior of a model with two parameters on a grid is a finite list of probabilities. The
 privacy loss between two posteriors is therefore exact: the largest ratio, and the hockey-stick divergence at any ε.
@@ -15,38 +16,18 @@ and looks at no survey.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Booleans, Floats, Integers
-from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.privacy import BoundsSpec
-from svysynth.core.streams import Streams
+from svysynth.evaluation.audit.noisy_losses import cluster_losses, measured_losses, public_weights_losses
+from svysynth.evaluation.audit.pairs import BOUNDS, Losses, Pair, Relation, Sample, log_ratio
 from svysynth.mechanisms.noise import Use, contributions, split_budget
-from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
-from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of
-from svysynth.mechanisms.noisy_sums.measuring.measurement import Use as Measured
-from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale, Scaling
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers, whole_numbers
 
-LARGEST_SAMPLE = 20
-SMALLEST_SAMPLE = 5
-POPULATION = 1000.0
-"""The public total by which weights are scaled."""
-BOUNDS = BoundsSpec(outcome=(-6.0, 6.0), weight=(1.0, 1000.0))
 EPSILON = 1.0
 """ε of the audited noise, unless another is asked for."""
-SHARES = (Fraction(1, 10), Fraction(2, 5), Fraction(1, 5), Fraction(1, 5))
-"""Parts of ε for each of two histograms, sums, squares and weighted sums, where noisy sums are audited."""
-CLUSTER_SHARES = (Fraction(1, 10), Fraction(3, 10), Fraction(1, 5), Fraction(1, 5), Fraction(1, 10))
-"""The same where squares between clusters are measured too."""
-LIMIT = LARGEST // 5
-"""D of the squares between clusters."""
-SCALING = Scaling(Scale(0.0, 0.8), Scale(0.0, 0.5), 5.0)
 LARGEST_BOUND = 1.8
 """Δ_α of the asymptotic mechanism, the paper's: ε = 3.6 for one draw and a record blanked out."""
 BISECTIONS = 10
@@ -62,7 +43,6 @@ BATCH = 50
 
 Mechanism = Callable[[Sequence["Sample"]], Floats]
 """Samples in, their log-likelihoods out: sample × point of the grid."""
-Relation = Literal["blanked out", "changed"]
 NEIGHBOURS = ("natural", "adversarial")
 
 
@@ -71,70 +51,6 @@ NEIGHBOURS = ("natural", "adversarial")
 MEANS, LOG_SDS = np.meshgrid(np.linspace(-8, 8, 81), np.linspace(-2.5, 1.5, 33))
 POINTS: dict[str, Floats] = {"mean": MEANS.ravel(), "log_sd": LOG_SDS.ravel()}
 LOG_PRIOR: Floats = -0.5 * (POINTS["mean"] / 3) ** 2 - 0.5 * POINTS["log_sd"] ** 2
-
-
-# --- samples and their neighbours ---
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Outcomes and weights, and which records are present: a blanked-out record has a constant for its term."""
-
-    t: Floats
-    w: Floats
-    there: Booleans
-
-    @classmethod
-    def of(cls, t: Floats, w: Floats) -> Sample:
-        """The sample in which every record is present."""
-        return cls(t, w, np.ones(len(t), bool))
-
-    def on_grid(self) -> tuple[Floats, Floats]:
-        """Outcome and log weight, scaled by the public total; what lies beyond the bounds counts as at their end."""
-        t, w = np.clip(self.t, *BOUNDS.outcome), np.clip(self.w, *BOUNDS.weight)
-        return t, np.asarray(np.log(w * (len(t) / POPULATION)))
-
-    def without(self, position: int) -> Sample:
-        """One record blanked out."""
-        return Sample(self.t, self.w, self.there & (np.arange(len(self.t)) != position))
-
-
-@outlined
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """A sample, and its neighbours by one record: changed, and blanked out."""
-
-    before: Sample
-    changed: Sample
-    blanked: Sample
-    adversarial: bool
-    """Whether the pair was made to be a hard case for privacy."""
-
-
-def make_pairs(count: int, streams: Streams) -> list[Pair]:
-    """Natural neighbours, all from one normal distribution, and adversarial ones, in turn."""
-    return [_make_pair(streams.generator("audit pairs", number), number % 2 == 1) for number in range(count)]
-
-
-def _make_pair(generator: np.random.Generator, adversarial: bool) -> Pair:
-    n = int(generator.integers(SMALLEST_SAMPLE, LARGEST_SAMPLE + 1))
-    position = int(generator.integers(n))
-    t, w = 0.8 * generator.standard_normal(n), 100 * np.exp(0.5 * generator.standard_normal(n))
-    new_t, new_w = 0.8 * generator.standard_normal(), 100 * np.exp(0.5 * generator.standard_normal())
-    if adversarial:  # the others in one place, or in two; the record far away, with an extreme weight, or among them
-        t = generator.choice([-5.0, 0.0, 5.0]) + generator.choice([0.0, 0.05]) * generator.standard_normal(n)
-        t[: n // 3] += generator.choice([0.0, 3.0])
-        t[position] = generator.choice([-1e3, -6, -5, -2.5, 0.0, 2.5, 5, 6, 1e3, t[0]])
-        new_t, new_w = generator.choice([-1e3, -5.0, 0.0, 5.0, 1e3]), generator.choice([0.01, 1.0, 100.0, 1e9])
-    return pair_of(t, w, position, float(new_t), float(new_w), adversarial)
-
-
-def pair_of(t: Floats, w: Floats, position: int, new_t: float, new_w: float, adversarial: bool = True) -> Pair:
-    """The pair in which one record's outcome and weight become others."""
-    before, (after_t, after_w) = Sample.of(t, w), (t.copy(), w.copy())
-    after_t[position], after_w[position] = new_t, new_w
-    return Pair(before, Sample.of(after_t, after_w), before.without(position), adversarial)
 
 
 # --- mechanisms ---
@@ -154,68 +70,9 @@ def noise_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses
     for pair in pairs:
         uses = split_budget({(): 1}, len(pair.before.t), ("count", "mean"), BOUNDS, epsilon)
         before, changed, blanked = (noisy_sums(own, uses) for own in (pair.before, pair.changed, pair.blanked))
-        found["blanked out"].append(max(_log_ratio(own, blanked, uses) for own in (before, changed)))
-        found["changed"].append(_log_ratio(before, changed, uses))
+        found["blanked out"].append(max(log_ratio(own, blanked, uses) for own in (before, changed)))
+        found["changed"].append(log_ratio(before, changed, uses))
     return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
-
-
-def _log_ratio(one: Sequence[Integers], other: Sequence[Integers], uses: Sequence[Use | Measured]) -> float:
-    moved = (float(np.abs(own - its).sum()) for own, its in zip(one, other, strict=True))
-    return sum(far / use.scale for far, use in zip(moved, uses, strict=True))
-
-
-def measured_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
-    """The same for the noisy sums of models. Neighbours' sums differ by what the one record adds to them."""
-    uses = _uses([Fraction(epsilon) * share for share in SHARES])
-    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
-    for pair in pairs:
-        place = int(np.flatnonzero(~pair.blanked.there)[0])
-        before, changed = (_sums(own, slice(place, place + 1)) for own in (pair.before, pair.changed))
-        nothing = [np.zeros_like(own) for own in before]
-        found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
-        found["changed"].append(_log_ratio(before, changed, uses))
-    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
-
-
-def cluster_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
-    """The same if all answers of a cluster are replaced: the sample is a cluster, and each record has its share of ε.
-
-    Each record is in a cell of its own, and gets the answers of the changed record, or is blanked out.
-    """
-    found: dict[Relation, list[float]] = {"blanked out": [], "changed": []}
-    for pair in pairs:
-        size, place = len(pair.before.t), int(np.flatnonzero(~pair.blanked.there)[0])
-        parts = [Fraction(epsilon) / size * share for share in CLUSTER_SHARES]
-        uses = [*_uses(parts), Measured("squares between clusters", between_sensitivity(LIMIT), parts[-1])]
-        other = Sample.of(np.full(size, pair.changed.t[place]), np.full(size, pair.changed.w[place]))
-        before, changed = (_sums(own, slice(0, size)) for own in (pair.before, other))
-        nothing = [np.zeros_like(own) for own in before]
-        for sums in (before, changed, nothing):
-            whole = sums[2].sum(axis=1).astype(np.int64)
-            sums.append(clamped_squares(whole[np.newaxis], np.array([size]), LIMIT))
-        found["blanked out"].append(max(_log_ratio(own, nothing, uses) for own in (before, changed)))
-        found["changed"].append(_log_ratio(before, changed, uses))
-    return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
-
-
-def _uses(parts: Sequence[Fraction]) -> list[Measured]:
-    return [
-        *(Measured(name, HISTOGRAM_SENSITIVITY, parts[0]) for name in ("outcome", "weight")),
-        Measured("sums", 2 * LARGEST, parts[1]),
-        Measured("squares", 2 * LARGEST**2, parts[2]),
-        Measured("weighted sums", 2 * LARGEST, parts[3]),
-    ]
-
-
-def _sums(sample: Sample, own: slice) -> list[Integers]:
-    """What records add to all that noisy sums measure: two histograms, sums, squares, weighted sums."""
-    answers = Answers(sample.t, sample.w, BOUNDS, "identity", len(sample.t) / POPULATION)
-    t, v = answers(own)
-    bands = bands_of(BOUNDS, "identity", len(sample.t), POPULATION)
-    first, second = whole = whole_numbers(t, v, SCALING)
-    squares = np.array([first @ first, first @ second, second @ second])
-    weighted = weighted_numbers(t, v, SCALING, "identity", both=True)
-    return [*(band.count(values) for band, values in zip(bands, (t, v), strict=True)), whole, squares, weighted]
 
 
 def record_terms(t: Floats, v: Floats) -> Floats:
@@ -295,16 +152,6 @@ def _one_way(p: Floats, q: Floats, delta: float) -> Floats:
 # --- the audit ---
 
 
-@outlined
-@dataclass(frozen=True, eq=False)
-class Losses:
-    """The privacy loss of every pair in one relation: ε for each of DELTAS, and δ at the claimed ε."""
-
-    epsilon: Floats
-    """Pair × δ; only δ = 0 where nothing else is computed."""
-    delta: Floats | None = None
-
-
 def measure(mechanism: Mechanism, pairs: Sequence[Pair], claims: dict[Relation, float]) -> dict[Relation, Losses]:
     """The losses of a mechanism over all pairs; for a record blanked out, the larger loss of its two versions."""
     found: dict[Relation, list[Losses]] = {relation: [] for relation in claims}
@@ -342,7 +189,8 @@ def audit_exact(
     """One row for each guarantee, sort of neighbours and relation; `holds` is null where nothing exact is promised.
 
     The global guarantee is that of the noise of tables at that ε, and that of noisy sums, where a respondent blanked
-    out has ε/2, also with whole clusters protected by ε/k for each of k records. The asymptotic guarantee is that of
+    out has ε/2, also with whole clusters protected by ε/k for each of k records, and in clusters with public
+    weights. The asymptotic guarantee is that of
     the paper's mechanism at Δ_α = 1.8 with one draw; it does not promise a bound for every pair, so nothing is judged.
     """
     progress(f"global: {len(pairs):,} pairs")
@@ -351,6 +199,7 @@ def audit_exact(
     halved: dict[Relation, float] = {"blanked out": epsilon / 2, "changed": epsilon}
     rows += _rows("global, noisy sums", pairs, halved, measured_losses(pairs, epsilon))
     rows += _rows("global, whole clusters", pairs, halved, cluster_losses(pairs, epsilon))
+    rows += _rows("global, clusters, public weights", pairs, halved, public_weights_losses(pairs, epsilon))
     progress(f"asymptotic: {len(pairs):,} pairs")
     claims: dict[Relation, float] = {"blanked out": 2 * LARGEST_BOUND, "changed": 4 * LARGEST_BOUND}
     rows += _rows("asymptotic", pairs, claims, measure(asymptotic, pairs, claims))

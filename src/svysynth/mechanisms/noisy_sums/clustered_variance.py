@@ -6,6 +6,8 @@ number of clusters of stratum h, the expectation of the usual estimator Σ_h J_h
 
     Σ_h J_h/(J_h − 1)·Σ_j (ζ_j − ζ̄_h)² + Σ_c n_c Var z + Σ_(pairs of records of a cluster) Cov(z, z').
 
+With a finite population correction what belongs to stratum h is multiplied by 1 − f_h.
+
 The second term is that of a design without clusters. The first and the third are quadratic forms in figures of cells,
 whose matrices follow from the public sizes of clusters.
 """

@@ -14,7 +14,7 @@ from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments
 from svysynth.estimation.statistics import estimate, sum_domains
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
-from svysynth.survey.design import DesignIndex
+from svysynth.survey.design import DesignIndex, Stage, index_design
 
 
 @outlined
@@ -35,8 +35,11 @@ class ExactCounts:
         mean = group_sums(weights.group, groups, weights.value * weights.count) / facts.count
         off = weights.value - mean[weights.group]
         scatter = group_sums(weights.group, groups, weights.count * off**2)
-        places = facts.stratum, np.arange(groups), facts.count
         index = DesignIndex(facts.stratum, None, facts.stratum, facts.of_stratum, facts.unsampled)
+        if facts.cluster is not None:
+            fpc = None if facts.fpc is None else facts.fpc[facts.stratum]
+            index = index_design(Stage(facts.stratum, facts.cluster, fpc))
+        places = index.block, np.arange(groups), facts.count
         return cls(Moments(*places, nothing, mean, nothing, scatter, nothing, nothing), index)
 
     def __call__(

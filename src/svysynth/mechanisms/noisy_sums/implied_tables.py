@@ -21,7 +21,8 @@ freedom are clusters less strata, as for direct tables. If totals are declared, 
 to them, and the design variance is that of calibrated weights (`calibrated_variance.py`).
 
 If weights are public, they are used unchanged: counts and proportions are exact (`counts.py`), weighted means use the
-known weights, group by group, and nothing is scaled to a total.
+known weights, group by group, and nothing is scaled to a total. If there are clusters too, the design variance of means
+and totals is that of `clusters_given_weights.py`.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from svysynth.estimation.frames import Layout, domain_columns, finish_table, tit
 from svysynth.estimation.statistics import estimate, records_less_strata
 from svysynth.mechanisms.noisy_sums.calibrated_variance import CalibratedVariance
 from svysynth.mechanisms.noisy_sums.clustered_variance import ClusteredVariance, PairMoments, kept_inside
+from svysynth.mechanisms.noisy_sums.clusters_given_weights import KnownClusters
 from svysynth.mechanisms.noisy_sums.counts import ExactCounts
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes, clusters_less_strata
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, Tilt
 from svysynth.mechanisms.noisy_sums.within_cells import own_spread, quadratic
 
 LEAST_SIZE = 1e-6
@@ -77,8 +78,8 @@ class CellDraws:
     size: Floats | None = None
     """Posterior draws of the true sizes of the cells; None if sizes are public."""
     between: Floats | None = None
-    """The part of the two variances and the covariance that is between clusters, in the order t, tv, v: draw × 3; None
-    if the design has no clusters."""
+    """The part of the two variances and the covariance that is between clusters, in the order t, tv, v: draw × 3, or
+    draw × 1 if weights are public; None if the design has no clusters."""
 
     def __len__(self) -> int:
         return len(self.outcome_mean)
@@ -103,6 +104,7 @@ def unscaled(found: dict[str, Floats], measurement: Measurement) -> CellDraws:
             width**2 * within[:, 0],
             nothing,
             width * within[:, 1:].sum(axis=1),  # zero if weights are constant within cells
+            between=width**2 * found["between"] if "between" in found else None,
         )
     spread, between = found["spread"], None
     s_t, s_v = width * spread[:, 0], other * spread[:, 1]
@@ -145,6 +147,8 @@ class CellFigures:
     """The covariances of two records of a cluster; None if the design has no clusters."""
     calibration: CalibratedVariance | None = None
     """The regression on the totals that weights are calibrated to; None if there are none."""
+    known: KnownClusters | None = None
+    """The clusters if weights are public too; None otherwise."""
 
     def calibrated(self, facts: PublicFacts) -> CellFigures:
         """The figures with weights that are calibrated to the totals of the facts, if there are any."""
@@ -183,34 +187,6 @@ def cell_figures(
     return CellFigures(weight, outcome, squared, tilted, spread, by_outcome, records, pairs=pairs)
 
 
-def figures_given_weights(
-    draws: CellDraws, facts: PublicFacts, step: float, transform: Transform, bounds: tuple[float, float]
-) -> CellFigures:
-    """The figures of every group under every draw, with the public weights unchanged: draw × group."""
-    if facts.weights is None:
-        raise ValueError("the weights are not public")
-    known = KnownWeights.of(facts.weights, facts, step)
-    slope = np.zeros((len(draws), 1))
-    if known.scatter:
-        slope = draws.covariance[:, None] * ((len(facts) - len(facts.codes)) / known.scatter)
-    variance = np.maximum(draws.outcome_variance[:, None] - slope * draws.covariance[:, None], 0.0)
-    level = (draws.outcome_mean + draws.outcome_misfit)[:, facts.cell]
-
-    def mean(tilt: Tilt) -> Floats:
-        tilted = level + slope * tilt.mean
-        if transform == "log":
-            tilted = np.exp(np.minimum(tilted + (variance + slope**2 * tilt.variance) / 2, LARGEST_EXPONENT))
-        return np.asarray(np.clip(tilted, *bounds))
-
-    tilted, spread = mean(known.squared_tilt), variance + slope**2 * known.squared_tilt.variance
-    if transform == "log":
-        spread = tilted**2 * np.expm1(np.minimum(spread, LARGEST_VARIANCE))
-    weight, squared = (np.broadcast_to(sums / facts.count, level.shape) for sums in (known.weight, known.squared))
-    nothing, records = np.zeros_like(level), facts.count.astype(float)
-    own = nothing, nothing, nothing  # the weights are known, so nothing is left out of the design variance
-    return CellFigures(weight, mean(known.tilt), squared, tilted, spread, own, records, scaled=False)
-
-
 def tables_of_draws(
     cells: CellFigures, facts: PublicFacts, tables: Sequence[TableSpec], estimation: EstimationSpec
 ) -> pl.DataFrame:
@@ -218,7 +194,11 @@ def tables_of_draws(
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
     chosen = [list(facts.labels).index(column) for column in columns]
     levels = facts.codes[facts.cell][:, chosen]
-    exact, clusters = ExactCounts.of(facts), ClusterSizes.of(facts)
+    sampled = facts
+    place: Integers = np.arange(len(facts.count))
+    if cells.known is not None:
+        sampled, place = cells.known.facts, cells.known.place
+    exact, clusters = ExactCounts.of(sampled), ClusterSizes.of(sampled)
     frames = []
     for table in tables:
         layout, title, inside = Layout.of(table, columns, facts), title_of(table, facts.domain), _base(table, facts)
@@ -233,7 +213,7 @@ def tables_of_draws(
                     found, spread = _figures(statistic, cells, facts, domain, inside, clusters)
                     spread = np.where(spread > (ROUNDING * found) ** 2, spread, 0.0)
                 else:
-                    found, spread = known(statistic, domain, estimation.lonely, inside)
+                    found, spread = known(statistic, domain[place], estimation.lonely, inside[place])
                 value[filled], variance[filled] = found, spread
                 count[filled] = np.bincount(domain, facts.count, len(filled)).astype(np.int64)
             if statistic == "mean":
@@ -241,7 +221,7 @@ def tables_of_draws(
             if statistic == "proportion" and not inside.any():
                 value[:] = variance[:] = np.nan
             df = np.inf if known is None else float(records_less_strata(facts.count, facts.stratum, inside))
-            df = df if clusters is None else float(clusters_less_strata(facts, inside))
+            df = df if clusters is None else float(clusters_less_strata(sampled, inside[place]))
             rows = value[:-1], variance[:-1], count[:-1]
             frames.append(finish_table(title, statistic, layout.label_columns(columns), *rows, df, estimation))
     return pl.concat(frames)
@@ -278,6 +258,8 @@ def _figures(
         moments = _moments_within(cells, facts), _moments_of_spread(cells, facts)
         of_records = (cells.weight, cells.outcome), moments, facts, domain, typical.in_base
         design, left_out = cells.calibration(*of_records, values)
+    elif cells.known is not None:
+        design = cells.known(domain, *values[:2])
     elif clusters is None or cells.pairs is None:
         design = _design_variance(statistic, typical, cells, facts, domain)
     else:

@@ -42,7 +42,8 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform, restored
 from svysynth.estimation.combining import SMOOTHED
-from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws, cell_figures, figures_given_weights
+from svysynth.mechanisms.noisy_sums.figures_given_weights import figures_given_weights
+from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws, cell_figures
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights, PublicWeights
@@ -133,11 +134,13 @@ class FileMaker:
         transform, bounds = measurement.transform, measurement.bounds.outcome
         one = self.drawn.only(np.array([draw - 1]))
         groups = figures_given_weights(one, facts, measurement.step, transform, bounds)
-        weight = groups.weight[0] * facts.count
-        target = np.bincount(facts.cell, weight * groups.outcome[0], cells) / np.bincount(facts.cell, weight, cells)
+        weight, cell = groups.weight[0] * groups.size, facts.without_clusters()[0].cell
+        target = np.bincount(cell, weight * groups.outcome[0], cells) / np.bincount(cell, weight, cells)
         score = KnownWeights.of(weights, facts, measurement.step).score
-        normal = Scored(Normal(Streams(self.seed), draw, FileRows.of(facts)), weights, score)
-        residual = match_scores(normal, one, facts.size, transform, self.engine)
+        normal = Normal(Streams(self.seed), draw, FileRows.of(facts))
+        own = normal if groups.known is None else Clustered.of_outcome(normal, groups.known)
+        scored = Scored(own, weights, score)
+        residual = match_scores(scored, one, facts.size, transform, self.engine)
         within = _Values(residual, transform, bounds, weights)
         sums = _Cells.gathered(map_blocks(self.engine, _Sums(within), len(facts)), cells)
         return FileOfDraw(within, np.ones(cells), _places(within, sums, target, self.engine, len(facts)))

@@ -45,7 +45,7 @@ SIZE = "cell_size"
 """The drawn size of a cell, if whole records are protected."""
 OF_DRAWS = ("outcome_variance", "weight_variance", "covariance")
 BETWEEN = ("cluster_outcome_variance", "cluster_covariance", "cluster_weight_variance")
-"""The parts of these that are between clusters, if the design has clusters."""
+"""The parts of these that are between clusters, if the design has clusters; the first alone if weights are public."""
 OF_WEIGHTS = ("weight_mean", "weight_misfit", "weight_variance")
 """Columns that are absent if weights are public. The covariance is then with the scores of weights
 (`measuring/public_weights.py`)."""
@@ -176,14 +176,14 @@ def read_measurement(text: bytes, weights: PublicWeights | None = None) -> tuple
         None
         if sizes is None
         else NoisySizes(np.array(sizes["values"], np.int64), Use("sizes", SENSITIVITY, plan.sizes).scale),
-        _read_between(content["between_clusters"], plan.clusters) if plan.clusters else None,
+        _read_between(content["between_clusters"], plan.clusters, plan.weights_public) if plan.clusters else None,
     )
     return measurement, facts
 
 
-def _read_between(content: dict[str, Any], epsilon: Fraction) -> Between:
+def _read_between(content: dict[str, Any], epsilon: Fraction, weights_public: bool) -> Between:
     limit = int(content["limit"])
-    scale = Use("squares between clusters", between_sensitivity(limit), epsilon).scale
+    scale = Use("squares between clusters", between_sensitivity(limit, weights_public), epsilon).scale
     return Between(np.array(content["centre"], np.int64), limit, np.array(content["values"], np.int64), scale)
 
 
@@ -205,7 +205,7 @@ def draws_parquet(drawn: CellDraws, facts: PublicFacts) -> bytes:
     columns |= {} if drawn.size is None else {SIZE: drawn.size.reshape(-1)}
     columns |= {name: np.repeat(getattr(drawn, name), cells) for name in OF_DRAWS if not (known and name in OF_WEIGHTS)}
     if drawn.between is not None:
-        columns |= {name: np.repeat(values, cells) for name, values in zip(BETWEEN, drawn.between.T, strict=True)}
+        columns |= {name: np.repeat(values, cells) for name, values in zip(BETWEEN, drawn.between.T, strict=False)}
     content = io.BytesIO()
     pl.DataFrame(columns).write_parquet(content)
     return content.getvalue()
@@ -224,7 +224,8 @@ def read_draws(content: bytes, cells: int) -> CellDraws:
     of_draws = {name: values[:, 0] if values.size else values for name, values in of_draws.items()}
     found = CellDraws(**{name: column(name) for name in OF_CELLS}, **of_draws)
     if BETWEEN[0] in frame.columns:
-        found = replace(found, between=np.stack([column(name)[:, 0] for name in BETWEEN], axis=1))
+        own = [column(name)[:, 0] for name in BETWEEN if name in frame.columns]
+        found = replace(found, between=np.stack(own, axis=1))
     return replace(found, size=column(SIZE)) if SIZE in frame.columns else found
 
 

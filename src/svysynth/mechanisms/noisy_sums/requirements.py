@@ -61,20 +61,6 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
         ),
         (spec.estimation.variance != "taylor", "estimation.variance", "requests replicates", NO_FORM, TAYLOR),
         (
-            survey.cluster is not None and survey.weight_public,
-            "survey.cluster",
-            "cannot be combined with public weights",
-            "with public weights the outcome alone is modelled, and that model has no effects of clusters",
-            "leave survey.weight_public out: weights are then modelled",
-        ),
-        (
-            survey.fpc is not None and survey.cluster is not None,
-            "survey.fpc",
-            "asks for the finite population correction of a sample of clusters",
-            NO_FORM,
-            "leave survey.fpc out: standard errors are then too large",
-        ),
-        (
             privacy_of(spec).epsilon < LEAST_EPSILON,
             "privacy.epsilon",
             f"is below {LEAST_EPSILON}",

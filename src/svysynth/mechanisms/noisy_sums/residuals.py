@@ -15,6 +15,7 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.streams import Streams
 from svysynth.core.transforms import Transform
+from svysynth.mechanisms.noisy_sums.clusters_given_weights import KnownClusters
 from svysynth.mechanisms.noisy_sums.implied_tables import LARGEST_VARIANCE, CellDraws
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights
@@ -63,7 +64,7 @@ class Normal:
 class Scored:
     """The score of each row's weight, and the first of its normal numbers."""
 
-    normal: Normal
+    normal: Normal | Clustered
     weights: PublicWeights
     score: Floats
     """The score of each weight in the list."""
@@ -115,10 +116,15 @@ class Clustered:
             raise ValueError("the draw has no clusters")
         between = one.between[0][[[0, 1], [1, 2]]]
         both = np.array([[one.outcome_variance[0], one.covariance[0]], [one.covariance[0], one.weight_variance[0]]])
-        effect = normal.streams.generator(f"clusters of draw {normal.draw}").standard_normal((2, cluster.max() + 1))
-        effect -= effect.mean(axis=1, keepdims=True)
-        effect = _root(between) @ np.linalg.solve(np.linalg.cholesky(np.cov(effect)), effect)
-        return cls(normal, _root(both - between), effect, cluster)
+        return cls(normal, _root(both - between), _root(between) @ _effects(normal, cluster, 2), cluster)
+
+    @classmethod
+    def of_outcome(cls, normal: Normal, known: KnownClusters) -> Clustered:
+        """Effects on the first number alone, with exactly the variance between clusters of the one draw."""
+        (variance,), (between,) = known.spreads
+        effect = math.sqrt(between) * _effects(normal, known.cluster, 1)
+        within = np.diag([math.sqrt(variance - between), 1.0])
+        return cls(normal, within, np.concatenate([effect, np.zeros_like(effect)]), known.cluster)
 
     @property
     def rows(self) -> FileRows:
@@ -129,6 +135,14 @@ class Clustered:
         """Group, cell and the two numbers of each row."""
         group, cell, z = self.normal(piece)
         return group, cell, self.within @ z + self.effect[:, self.cluster[group]]
+
+
+def _effects(normal: Normal, cluster: Integers, kinds: int) -> Floats:
+    """Numbers for each cluster with mean zero, variance one and no covariance: kind × cluster."""
+    shape = kinds, int(cluster.max()) + 1
+    effect = normal.streams.generator(f"clusters of draw {normal.draw}").standard_normal(shape)
+    effect -= effect.mean(axis=1, keepdims=True)
+    return np.asarray(np.linalg.solve(np.linalg.cholesky(np.atleast_2d(np.cov(effect))), effect), float)
 
 
 def _root(covariance: Floats) -> Floats:

@@ -1,22 +1,30 @@
 """Between clusters: sums of squares between the clusters of the design, which are measured once, with noise.
 
-T and V of a record, less the public centre of its cell, add up to R and Q in its cluster of n_j records. The centres
-follow from sums that were measured with noise before. R and Q are clamped to ±D·n_j, so that no cluster's mean is
-further than D from its centre. What is measured is
+What a record adds to weighted sums, Y and U (`scaling.weighted_excess`), less the public centre of its cell, adds up to
+R and Q in its cluster of n_j records. These sums are what standard errors of means and counts are made of, whatever the
+shape of the effects of clusters. The centres follow from sums that were measured with noise before. What is measured is
 
-    Σ_j R²/n_j,    Σ_j RQ/n_j,    Σ_j Q²/n_j,    each term rounded down to a whole number.
+    Σ_j φ(R)/n_j,    Σ_j (φ(R + Q) − φ(R − Q))/4n_j,    Σ_j φ(Q)/n_j,    each term rounded down to a whole number.
+
+φ is Huber's function with the limit D·n_j: φ(x) = x² up to the limit, and beyond it the tangent of x² goes on as a
+straight line. So a cluster that is far from all others still counts, and the middle sum is ΣRQ/n_j without a limit.
 
 If a respondent's answers are replaced by others, R and Q of one cluster change by r and q with |r| + |q| ≤ 2·LARGEST.
-Clamping makes no change larger. R² changes by 2·M·|r| at most, where M ≤ D·n_j is the absolute value of the mean of
-the old and the new R, RQ by M·(|r| + |q|), and Q² by 2·M·|q|. So the three sums change by at most
-3·D·(|r| + |q|) ≤ 6·D·LARGEST together, and by one more for each that is rounded. The sensitivity is set to
-6·D·LARGEST + 6, so that half of it covers answers that are blanked out. n_j cancels out, so a large cluster needs no
-more noise than a small one.
+The slope of φ is at most 2·D·n_j. So φ(R) changes by 2·D·n_j·|r| at most, φ(Q) by 2·D·n_j·|q|, and the middle term by
+2·D·n_j·(|r + q| + |r − q|)/4 = D·n_j·max(|r|, |q|). The three sums change by at most 3·D·(|r| + |q|) ≤ 6·D·LARGEST
+together, and by one more for each that is rounded. The sensitivity is set to 6·D·LARGEST + 6, so that half of it covers
+answers that are blanked out. n_j cancels out, so a large cluster needs no more noise than a small one.
+
+If weights are public, T alone is measured, and the one sum is Σ_j R²/n_j. If one outcome is replaced by another, R of
+one cluster changes by r with |r| ≤ 2·LARGEST, because each T is at most LARGEST. So R² changes by at most
+2·D·n_j·|r|, and the sum by 4·D·LARGEST, and by one more because it is rounded. The sensitivity is set to
+4·D·LARGEST + 2, of which half covers an outcome that is blanked out (|r| ≤ LARGEST). What the weights tell about the
+outcome's means in clusters is public, and is allowed for after the measurement (`posterior/outcome_clusters.py`).
 
 Which records share a cluster is public, as cells are. Sums for each cluster would need noise in each of them. For 60
-clusters of 20 records and ε = 5 (blanked out) with 12% of ε, the error of the variance between clusters, as a share of
-the variance of a record, is 0.03 with sums of squares and 0.10 with sums for each cluster if that variance is 0.05. It
-is 0.06 and 0.12 if that variance is 0.2. Without noise it is 0.02 and 0.04 (bench/between_clusters.py).
+clusters of 20 records and ε = 5 (blanked out) with 17.5% of ε, the error of the variance between clusters, as a share
+of the variance of a record, is 0.03 with sums of squares and 0.08 with sums for each cluster if that variance is 0.05.
+It is 0.05 and 0.11 if that variance is 0.2. Without noise it is 0.02 and 0.04 (bench/between_clusters.py).
 """
 
 from __future__ import annotations
@@ -28,18 +36,26 @@ import numpy as np
 
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import Engine, sum_blocks
-from svysynth.core.grouping import Integers, whole_sums
+from svysynth.core.grouping import Floats, Integers, whole_sums
 from svysynth.core.safe_repr import outlined
+from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
-from svysynth.mechanisms.noisy_sums.measuring.scaling import Scaling
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, whole_numbers
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scaling, largest_excess
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, outcome_numbers, weighted_numbers
 from svysynth.survey.design import DesignIndex
 
 WIDE, USUAL_FAR = 2.0, 0.15
-"""D is this many standard deviations of a cluster's mean if the variance between clusters is USUAL_FAR, in scales."""
+"""D is this many standard deviations of a cluster's mean if USUAL_FAR of a record's variance is between clusters."""
+PUBLIC_FAR = 0.6
+"""The same if weights are public. There is less noise then: T has a smaller error with this limit than with a tighter
+one, and where most of the variance is between clusters, T can still be told from what clamping cuts off."""
 DEVIATION = 0.1
 """The usual deviation of a cell's mean from main effects, in scales."""
+LARGEST_VARIANCE = 4.0
+"""The largest variance of a logarithm that is exponentiated, so that very wide scales do not overflow."""
+UNKNOWN = 0.15
+"""What the correlation of outcome and weight and the shape of their distribution usually add to a mean, as a share."""
 
 
 @outlined
@@ -48,59 +64,108 @@ class Between:
     """The noisy sums of squares between clusters."""
 
     centre: Integers
-    """The public centre of each cell in whole numbers: cell × 2."""
+    """The public centre of Y and U in each cell in whole numbers: cell × 2, or that of T: cell × 1."""
     limit: int
     """D."""
     squares: Integers
-    """ΣR²/n_j, ΣRQ/n_j, ΣQ²/n_j."""
+    """Σφ(R)/n_j, Σ(φ(R + Q) − φ(R − Q))/4n_j, Σφ(Q)/n_j; if weights are public, ΣR²/n_j alone."""
     scale: float
     """The scale of the noise."""
 
 
-def limit_of(sizes: ClusterSizes) -> float:
-    """D in scales."""
-    return WIDE * math.sqrt(USUAL_FAR + len(sizes.own) / sizes.own.sum())
+def limit_of(sizes: ClusterSizes, weights_public: bool = False) -> float:
+    """D in standard deviations of a record, or in scales if weights are public."""
+    return WIDE * math.sqrt((PUBLIC_FAR if weights_public else USUAL_FAR) + len(sizes.own) / sizes.own.sum())
 
 
-def between_sensitivity(limit: int) -> int:
-    """The sensitivity of the three sums for changed answers."""
-    return 6 * limit * LARGEST + 6
+def excess_spread(scaling: Scaling, transform: Transform) -> float:
+    """The standard deviation of Y of a record or, if larger, of U, for normal answers that are not correlated."""
+    first, second = np.minimum(np.square(scaling.widths), LARGEST_VARIANCE)
+    of_outcome = math.exp(second) * (math.expm1(first) if transform == "log" else 1.0)
+    return math.sqrt(max(of_outcome, math.expm1(second)))
 
 
-def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) -> Integers:
-    """The centres of cells, from the noisy sums of each: main effects, and what is left of each cell, shrunk."""
+def excess_step(scaling: Scaling, transform: Transform) -> float:
+    """The size of one step of the whole numbers Y and U, in weights relative to the mean weight."""
+    return largest_excess(scaling, transform, both=True) / LARGEST
+
+
+def between_sensitivity(limit: int, weights_public: bool = False) -> int:
+    """The sensitivity of the three sums for changed answers, or of the one sum for a changed outcome."""
+    return 4 * limit * LARGEST + 2 if weights_public else 6 * limit * LARGEST + 6
+
+
+def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) -> Floats:
+    """The means of t and v in cells, in scales, from the noisy sums of each: main effects, and what is left, shrunk."""
     size, x = np.maximum(facts.size, 1)[:, None], facts.indicators()
     mean, variance = sums * step / size, 1 / size + 2 * (noise * step / size) ** 2
     weighted = x / (variance + DEVIATION**2)
     beta = np.linalg.solve(x.T @ weighted + np.eye(x.shape[1]), weighted.T @ mean)
     shrunk = (mean - x @ beta) * DEVIATION**2 / (DEVIATION**2 + variance)
-    largest = float(LARGEST)
-    return np.rint(np.clip((x @ beta + shrunk) / step, -largest, largest)).astype(np.int64)
+    return np.asarray(x @ beta + shrunk)
+
+
+def centre_outcome(means: Floats, step: float) -> Integers:
+    """The centre of T in cells, in whole numbers, for these means of t in scales."""
+    return np.rint(np.clip(means / step, -float(LARGEST), float(LARGEST))).astype(np.int64)
+
+
+def centre_excess(
+    means: Floats, size: Integers, scaling: Scaling, transform: Transform, total: float, noise: float
+) -> Integers:
+    """The centres of Y and U in cells, in whole numbers, for normal answers with these means of t and v, in scales.
+
+    `total` is the noisy ΣY of the file, in weights relative to the mean weight. It tells what normal answers without
+    correlation miss, as far as its noise permits.
+    """
+    widths, log = scaling.widths, transform == "log"
+    level = np.clip(means, -scaling.reach, scaling.reach) * widths + scaling.centres
+    weight = np.exp(level[:, 1] - level[:, 1].max())
+    weight *= size.sum() / (size @ weight)
+    outcome = level[:, 0] + widths[0] ** 2 / 2 - scaling.log_mean
+    excess = weight * (np.expm1(outcome) if log else means[:, 0])
+    missed = (total - size @ excess) / size.sum()
+    excess += missed * UNKNOWN**2 / (UNKNOWN**2 + 2 * (noise / size.sum()) ** 2)
+    found = np.stack([excess, weight - 1], axis=1) / excess_step(scaling, transform)
+    return np.rint(np.clip(found, -float(LARGEST), float(LARGEST))).astype(np.int64)
 
 
 def sum_squares(
     answers: Answers, scaling: Scaling, cell: Column, index: DesignIndex, centre: Integers, limit: int, engine: Engine
 ) -> Integers:
-    """The three sums, exactly. Confidential."""
+    """The three sums, or the one if weights are public, exactly. Confidential."""
     if index.psu is None:
         raise ValueError("the design has no clusters")
     once = _ByCluster(answers, scaling, cell, index.psu, int(index.psus.sum()), centre)
     sums, size = sum_blocks(engine, once, len(index.stratum))
-    return clamped_squares(sums, size, limit)
+    return clamped_squares(sums, size, limit) if scaling.alone else squares_between(sums, size, limit)
+
+
+def squares_between(sums: Integers, size: Integers, limit: int) -> Integers:
+    """The three sums, from the sums in each cluster and its number of records."""
+    first, second, number = (column.astype(object) for column in (*sums.T, size))  # squares may exceed 64 bits
+    one, other, both, apart = (huber(off, limit * number) for off in (first, second, first + second, first - second))
+    terms = one // number, (both - apart) // (4 * number), other // number
+    return np.array([int(term.sum()) for term in terms], np.int64)
+
+
+def huber(values: Integers, most: Integers) -> Integers:
+    """x² up to the limit, and the tangent beyond it: no slope is larger than twice the limit."""
+    kept = np.clip(values, -most, most)
+    return np.asarray(kept * (2 * values - kept))
 
 
 def clamped_squares(sums: Integers, size: Integers, limit: int) -> Integers:
-    """The three sums, from the sums in each cluster and its number of records."""
-    most = (limit * size)[:, None]
-    first, second = np.clip(sums, -most, most).astype(object).T  # Python's integers: squares may exceed 64 bits
-    pairs = (first, first), (first, second), (second, second)
-    return np.array([int((one * other // size).sum()) for one, other in pairs], np.int64)
+    """The one sum if weights are public, from the sum in each cluster and its number of records."""
+    number = size.astype(object)  # squares may exceed 64 bits
+    clamped = np.clip(sums[:, 0].astype(object), -limit * number, limit * number)
+    return np.array([int((clamped**2 // number).sum())], np.int64)
 
 
 @outlined
 @dataclass(frozen=True)
 class _ByCluster:
-    """For a block: the sums of T and V less their centres in each cluster, and the number of its records."""
+    """For a block: the sums of Y and U, or of T, less their centres in each cluster, and the number of its records."""
 
     answers: Answers
     scaling: Scaling
@@ -110,7 +175,11 @@ class _ByCluster:
     centre: Integers
 
     def __call__(self, piece: slice) -> tuple[Integers, Integers]:
-        whole = whole_numbers(*self.answers(piece), self.scaling)
+        answers = self.answers(piece)
+        if self.scaling.alone:
+            whole = outcome_numbers(answers[0], self.scaling)[np.newaxis]
+        else:
+            whole = weighted_numbers(*answers, self.scaling, self.answers.transform, both=True)
         psu, off = self.psu[piece], whole - self.centre[self.cell[piece]].T
         sums = [whole_sums(psu, self.clusters, values, 2 * LARGEST) for values in off]
         return np.stack(sums, axis=1), np.bincount(psu, minlength=self.clusters).astype(np.int64)

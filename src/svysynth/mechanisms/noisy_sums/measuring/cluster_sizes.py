@@ -28,11 +28,12 @@ class ClusterSizes:
     own: Integers
     """n_j."""
     pairs: Floats
-    """N'N − diag(n_c): the number of ordered pairs of different records that share a cluster, cell × cell."""
+    """Σ_h (1 − f_h)(N_h'N_h − diag(n_hc)): the number of ordered pairs of different records that share a cluster, with
+    the finite population correction 1 − f_h of their stratum, cell × cell."""
     by_size: Floats
     """N' diag(1/n_j) N."""
     design: Floats
-    """Σ_h J_h/(J_h − 1)·(N_h'N_h − n_h n_h'/J_h) for the strata h with J_h > 1 clusters."""
+    """Σ_h (1 − f_h)·J_h/(J_h − 1)·(N_h'N_h − n_h n_h'/J_h) for the strata h with J_h > 1 clusters."""
     degrees_of_freedom: int
     """Clusters less strata."""
     of_records: float
@@ -51,17 +52,16 @@ class ClusterSizes:
         shape = (clusters, cells)
         counts = sparse.csr_matrix((facts.count.astype(float), (facts.cluster, facts.cell)), shape)
         own = np.bincount(facts.cluster, facts.count, clusters)
-        stratum = np.zeros(clusters, np.int64)
-        stratum[facts.cluster] = facts.stratum
-        drawn = np.bincount(stratum, minlength=facts.strata)
-        factor = np.where(drawn > 1, drawn / np.maximum(drawn - 1, 1), 0.0)
+        stratum, drawn, unsampled = facts.stratum_of_cluster, facts.units, facts.unsampled
+        factor = unsampled * np.where(drawn > 1, drawn / np.maximum(drawn - 1, 1), 0.0)
         by_stratum = sparse.csr_matrix((np.ones(clusters), (stratum, np.arange(clusters)))) @ counts
         design = _gram(counts, factor[stratum]) - _gram(by_stratum, factor / drawn)
         gram, by_size = _gram(counts, np.ones(clusters)), _gram(counts, 1 / own)
         share = gram / np.maximum(facts.size, 1)[:, None]
+        alone = np.bincount(facts.cell, facts.count * unsampled[facts.stratum], cells)
         return cls(
             own.astype(np.int64),
-            gram - np.diag(facts.size),
+            _gram(counts, unsampled[stratum]) - np.diag(alone),
             by_size,
             design,
             clusters - facts.strata,

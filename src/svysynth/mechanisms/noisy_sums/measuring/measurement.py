@@ -25,6 +25,7 @@ same whatever its outcome. If the outcome y is replaced by another, the changes 
     ΣT in each row of a level        |T| ≤ LARGEST leaves, as much enters                 2·LARGEST each level
     ΣT², ΣTG                         T² is in 0 … LARGEST², TG in −LARGEST·H … LARGEST·H  LARGEST² + 2·LARGEST·H
     ΣY in each row of a level        |Y| ≤ LARGEST leaves, as much enters                 2·LARGEST
+    squares between clusters         if the design has clusters: `between_clusters.py`
 
 ΣTG is measured if weights vary within cells. If the outcome is blanked out, each change is half as large, provided that
 T² then counts as LARGEST²/2.
@@ -55,6 +56,10 @@ from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
     Between,
     between_sensitivity,
     centre_cells,
+    centre_excess,
+    centre_outcome,
+    excess_spread,
+    excess_step,
     limit_of,
     sum_squares,
 )
@@ -265,12 +270,22 @@ def measure(
     sums, squares, weighted = sum_blocks(survey.engine, once, len(survey))
     squares_use = Use("squares", squares_sensitivity(len(squares), reach), plan.squares)
     levels = [_measure_level("sums", sums, columns, part, facts.rows(columns), noise) for columns, part in plan.levels]
+    noisy_squares = noise(squares, squares_use)
+    where, part = plan.weighted.columns, plan.weighted.epsilon
+    by_weight = _measure_level("weighted sums", weighted, where, part, facts.rows(where), noise)
     between, clusters = None, ClusterSizes.of(facts)
     if clusters is not None:
-        limit, step = round(limit_of(clusters) / (reach / LARGEST)), reach / LARGEST
-        centre = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, step)
+        step = reach / LARGEST
+        means = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, step)
+        if plan.weights_public:
+            centre, limit = centre_outcome(means, step), round(limit_of(clusters, True) / step)
+        else:
+            unit, of_row = largest_excess(scaling, transform, plan.weighted.both) / LARGEST, by_weight.sums[:, 0]
+            measured = float(of_row.sum()) * unit, math.sqrt(len(of_row)) * by_weight.scale * unit
+            centre = centre_excess(means, facts.size, scaling, transform, *measured)
+            limit = round(limit_of(clusters) * excess_spread(scaling, transform) / excess_step(scaling, transform))
         exact = sum_squares(answers, scaling, cell, survey.index, centre, limit, survey.engine)
-        use = Use("squares between clusters", between_sensitivity(limit), plan.clusters)
+        use = Use("squares between clusters", between_sensitivity(limit, plan.weights_public), plan.clusters)
         between = Between(centre, limit, noise(exact, use), use.scale)
     return Measurement(
         records,
@@ -282,16 +297,9 @@ def measure(
         noisy[1],
         scaling,
         tuple(levels),
-        noise(squares, squares_use),
+        noisy_squares,
         squares_use.scale,
-        _measure_level(
-            "weighted sums",
-            weighted,
-            plan.weighted.columns,
-            plan.weighted.epsilon,
-            facts.rows(plan.weighted.columns),
-            noise,
-        ),
+        by_weight,
         sizes,
         between,
     )

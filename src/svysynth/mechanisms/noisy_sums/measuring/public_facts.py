@@ -18,7 +18,8 @@ from svysynth.core.column_storage import Column
 from svysynth.core.grouping import Floats, Integers, group_ids
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
-from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_of
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import PublicWeights, weights_by, weights_of
+from svysynth.survey.clusters import number_clusters
 from svysynth.survey.design import unsampled_fraction
 from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey
@@ -75,9 +76,35 @@ class PublicFacts:
         return np.bincount(self.stratum, self.count, self.strata).astype(np.int64)
 
     @property
+    def units(self) -> Integers:
+        """The number of units of the first stage in each stratum: clusters or, without these, records."""
+        if self.cluster is None:
+            return self.of_stratum
+        return np.bincount(self.stratum_of_cluster, minlength=self.strata).astype(np.int64)
+
+    @property
+    def stratum_of_cluster(self) -> Integers:
+        """The stratum of each cluster."""
+        if self.cluster is None:
+            raise ValueError("the design has no clusters")
+        found = np.zeros(int(self.cluster.max()) + 1, np.int64)
+        found[self.cluster] = self.stratum
+        return found
+
+    @property
     def unsampled(self) -> Floats:
-        """1 − f of each stratum: 1 without a finite population correction."""
-        return np.ones(self.strata) if self.fpc is None else unsampled_fraction(self.fpc, self.of_stratum)
+        """1 − f of each stratum, where f is that of its units: 1 without a finite population correction."""
+        return np.ones(self.strata) if self.fpc is None else unsampled_fraction(self.fpc, self.units)
+
+    def without_clusters(self) -> tuple[PublicFacts, Integers]:
+        """The facts with groups of records that share a cell and a stratum, and the new group of each group."""
+        key, place = np.unique(self.cell * self.strata + self.stratum, return_inverse=True)
+        count = np.bincount(place, self.count).astype(np.int64)
+        weights = None if self.weights is None else self.weights.regrouped(place)
+        cell, stratum = np.divmod(key, self.strata)
+        sampled = None if self.fpc is None else 1 - self.unsampled  # as fractions: clusters are gone
+        alone = replace(self, cell=cell, stratum=stratum, count=count, weights=weights, cluster=None, fpc=sampled)
+        return alone, place
 
     def by_group(self) -> PublicFacts:
         """The facts with each group as a cell of its own."""
@@ -126,7 +153,27 @@ def facts_of(survey: Survey) -> PublicFacts:
         facts = replace(facts, cluster=group_ids(stratum * clusters + own, facts.strata * clusters)[1].astype(np.int64))
     if not survey.weight_public:
         return facts
+    if facts.cluster is not None:
+        return _with_weights_of_clusters(survey, facts)
     return replace(facts, weights=weights_of(survey, cell_of_record(survey, facts), facts))
+
+
+def _with_weights_of_clusters(survey: Survey, facts: PublicFacts) -> PublicFacts:
+    """The facts with public weights, and clusters numbered by these too, which are published with the numbers."""
+    psu_stratum, index = survey.index.psu_stratum, survey.index
+    clusters = len(psu_stratum)
+    found = weights_by(survey, cell_of_record(survey, facts), index.psu, clusters)
+    cell, psu = np.divmod(found.group, clusters)
+    distinct, weight = np.unique(found.value, return_inverse=True)
+    number = number_clusters(cell * len(distinct) + weight, psu, found.count, psu_stratum)[psu]
+    keys, group = np.unique(cell * clusters + number, return_inverse=True)
+    order = np.lexsort((found.value, group))
+    weights = PublicWeights(group[order], found.value[order], found.count[order])
+    stratum = np.empty(clusters, np.int64)
+    stratum[number] = psu_stratum[psu]
+    own, cluster = np.divmod(keys, clusters)
+    count = np.bincount(group, found.count).astype(np.int64)
+    return replace(facts, cell=own, stratum=stratum[cluster], count=count, weights=weights, cluster=cluster)
 
 
 def _numbered(column: pl.Series) -> Integers:

@@ -7,7 +7,8 @@ be correlated with the score. All scores follow from the list of weights, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -73,6 +74,11 @@ class PublicWeights:
     def _ends(self) -> Integers:
         return np.cumsum(self.count)
 
+    def regrouped(self, place: Integers) -> PublicWeights:
+        """The list for larger groups; `place` is the new group of each group."""
+        own = pl.DataFrame({"group": place[self.group], "weight": self.value, "count": self.count})
+        return _listed([own])
+
     def of_rows(self, piece: slice) -> Integers:
         """For rows in the order of the list, the position of each in the list."""
         return np.searchsorted(self._ends, np.arange(piece.start, piece.stop), side="right")
@@ -83,27 +89,35 @@ def weights_of(survey: Survey, cell: Column, facts: Grouped) -> PublicWeights:
     strata = int(facts.stratum.max()) + 1
     keys = facts.cell.astype(np.int64) * strata + facts.stratum
     stratum = survey.index.stratum if survey.design.strata else None
-    blocks = map_blocks(survey.engine, _Distinct(survey.weights, cell, stratum, strata, keys), len(survey))
-    found = pl.concat(blocks).group_by("group", "weight").agg(pl.col("count").sum()).sort("group", "weight")
+    found = weights_by(survey, cell, stratum, strata)
+    return replace(found, group=np.searchsorted(keys, found.group))
+
+
+def weights_by(survey: Survey, cell: Column, unit: Column | None, units: int) -> PublicWeights:
+    """The list of weights by cell and unit, such as stratum or cluster; the group is cell × units + unit."""
+    return _listed(map_blocks(survey.engine, _Distinct(survey.weights, cell, unit, units), len(survey)))
+
+
+def _listed(parts: Sequence[pl.DataFrame]) -> PublicWeights:
+    found = pl.concat(parts).group_by("group", "weight").agg(pl.col("count").sum()).sort("group", "weight")
     return PublicWeights(*(found[name].to_numpy() for name in ("group", "weight", "count")))
 
 
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Distinct:
-    """For a block, the weights that occur in each group, and how often."""
+    """For a block, the weights that occur in each cell and unit, and how often."""
 
     weight: Column
     cell: Column
-    stratum: Column | None
-    strata: int
-    keys: Integers
+    unit: Column | None
+    units: int
 
     def __call__(self, piece: slice) -> pl.DataFrame:
-        key = np.asarray(self.cell[piece], np.int64) * self.strata
-        if self.stratum is not None:
-            key = key + self.stratum[piece]
-        columns = {"group": np.searchsorted(self.keys, key), "weight": np.asarray(self.weight[piece], float)}
+        key = np.asarray(self.cell[piece], np.int64) * self.units
+        if self.unit is not None:
+            key = key + self.unit[piece]
+        columns = {"group": key, "weight": np.asarray(self.weight[piece], float)}
         return pl.DataFrame(columns).group_by("group", "weight").agg(pl.len().cast(pl.Int64).alias("count"))
 
 

@@ -46,6 +46,7 @@ from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import (
     between_variances,
     clusters_at,
     measured_squares,
+    usual_clusters,
     wishart,
 )
 from svysynth.mechanisms.noisy_sums.posterior.density import NoisyDensity, exponential
@@ -270,8 +271,10 @@ class NoisyModel(NoisyDensity):
         angle = jnp.arctan(correlation / jnp.sqrt(1 - correlation**2) / h)
         spread = jnp.append(log_scale, ndtri(0.5 + angle / jnp.pi))
         deviation = jnp.full(2 * self.deviations, jnp.log(DEVIATION))
-        rest = jnp.zeros(statistics.weighted.size + 4 + (0 if statistics.clusters is None else PARAMETERS))
-        return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, rest])
+        clusters, rest = jnp.zeros(0), jnp.zeros(statistics.weighted.size + 4)
+        if statistics.clusters is not None:
+            clusters = usual_clusters(statistics.clusters, statistics.widths, self.transform)
+        return jnp.concatenate([jnp.zeros(2 * len(size) + 3), spread, beta.reshape(-1), deviation, clusters, rest])
 
     def _residuals(self, point: _Point, latent: _Latent, statistics: NoisyStatistics) -> list[Array]:
         """The measured minus the true values, in scales of the noise, for noise that is not mixed."""
@@ -284,8 +287,9 @@ class NoisyModel(NoisyDensity):
         squares = latent.scatter + _products(latent.sums, statistics.size)
         found.append((statistics.squares - squares) / statistics.squares_noise)
         if statistics.clusters is not None and latent.clusters is not None:
-            means = latent.sums / statistics.size[:, None]
-            expected = measured_squares(latent.clusters, means, statistics.clusters)
+            covariance, means = self._spread(point.spread, statistics).covariance, latent.misfit.cells
+            known = statistics.widths, statistics.clusters, self.transform
+            expected = measured_squares(latent.clusters, covariance, means, *known)
             found.append((statistics.clusters.squares - expected) / statistics.clusters.noise)
         if not self._weighted_mixed(statistics):
             found.append((statistics.weighted - latent.misfit.weighted) / statistics.weighted_noise)

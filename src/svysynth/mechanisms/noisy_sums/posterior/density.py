@@ -26,7 +26,7 @@ FARTHEST, PLACES = 15.0, 301
 points."""
 DIFFERENCE = 1e-4
 """The difference of a parameter over which gradients are compared."""
-DAMPING = (0.0, 0.3, 3.0, 30.0, 300.0, 3000.0)
+DAMPING = (0.0, 0.3, 3.0, 30.0, 300.0, 3e3, 3e4, 3e5)
 """The values that are added to the curvature in a Newton step; the best step is taken."""
 USUAL_SCORE = 0.3375
 """The normal score at which an exponential variable equals its mean."""

@@ -16,10 +16,10 @@ from svysynth.core.formula import parse_formula
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.streams import Streams
+from svysynth.mechanisms.noisy_sums.figures_given_weights import figures_given_weights
 from svysynth.mechanisms.noisy_sums.implied_tables import (
     CellDraws,
     cell_figures,
-    figures_given_weights,
     tables_of_draws,
     unscaled,
 )
@@ -111,6 +111,6 @@ def tables_of(
     total, bounds = measurement.population_total, measurement.bounds.outcome
     if facts.weights is not None:
         groups = figures_given_weights(drawn, facts, measurement.step, measurement.transform, bounds)
-        return tables_of_draws(groups, facts.by_group(), tables, estimation)
+        return tables_of_draws(groups, facts.without_clusters()[0].by_group(), tables, estimation)
     cells = cell_figures(drawn, facts.size, total, measurement.transform, bounds)
     return tables_of_draws(cells.calibrated(facts), facts, tables, estimation)

@@ -14,6 +14,9 @@ with n − K − 1 degrees of freedom. What was measured is ΣS_c in the rows of
 degree of freedom more. The priors are those of the general form (`confidential_weights.py`), given the known spread of
 the weights. The priors of σ² and b follow from those of the spread of t and its correlation with g.
 
+If the design has clusters, records of a cluster share an effect, and the variance between clusters is sampled too
+(`outcome_clusters.py`). σ² is then that within clusters, and W_tg and W_tt have the distributions given there.
+
 A row's weighted sum of outcomes uses the known weights. For a log outcome, a group of records of one cell and stratum
 has the weighted mean exp(t̄_c + σ²/2 + b d_g + b² q_g/2 + γ), where d_g and q_g are the weighted mean and variance of
 its scores. γ is the difference between the file and this model, as in the general form. Its variance by chance follows
@@ -38,6 +41,18 @@ from svysynth.mechanisms.noisy_sums.posterior.clamped import lost_given_weights
 from svysynth.mechanisms.noisy_sums.posterior.confidential_weights import DECADE, DEVIATION
 from svysynth.mechanisms.noisy_sums.posterior.density import NoisyDensity
 from svysynth.mechanisms.noisy_sums.posterior.misfit import COMMON, LARGEST_LOG, MISFIT
+from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
+    PARAMETERS,
+    USUAL_LOGIT,
+    OutcomeClusters,
+    OutcomeClusterStatistics,
+    chance_of_clusters,
+    chance_of_records,
+    measured_square,
+    outcome_cluster_statistics,
+    outcome_clusters_at,
+    shares,
+)
 from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import members_of
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling
@@ -70,7 +85,7 @@ class GivenStatistics(NamedTuple):
     tilt_variance: Array
     """q_g."""
     chance: Array
-    """The variance of γ by chance in each row."""
+    """The variance of γ by chance in each row, without clusters."""
     members: tuple[Array, ...]
     """For each level, row × cell: one where the cell is in the row."""
     sums: tuple[Array, ...]
@@ -86,6 +101,8 @@ class GivenStatistics(NamedTuple):
     weighted_noise: Array
     width_error: Array
     """The error of the log of a scale."""
+    clusters: OutcomeClusterStatistics | None
+    """None if the design has no clusters."""
 
 
 def given_statistics(
@@ -95,8 +112,11 @@ def given_statistics(
     if facts.weights is None:
         raise ValueError("the weights are not public")
     step, weighted, width = measurement.step, measurement.weighted, measurement.scaling.outcome.width
-    known = KnownWeights.of(facts.weights, facts, step)
     members = members_of(weighted)
+    clusters = outcome_cluster_statistics(measurement, facts, np.asarray(members))
+    facts, _ = facts.without_clusters()
+    assert facts.weights is not None
+    known = KnownWeights.of(facts.weights, facts, step)
     return GivenStatistics(
         jnp.asarray(size, float),
         jnp.asarray(x),
@@ -109,7 +129,9 @@ def given_statistics(
         jnp.asarray(known.weight * (measurement.records / measurement.population_total)),
         jnp.asarray(known.tilt.mean),
         jnp.asarray(known.tilt.variance),
-        jnp.asarray(_by_chance(known, facts, np.asarray(members), width if measurement.transform == "log" else None)),
+        jnp.asarray(
+            chance_of_records(known, facts, np.asarray(members), width if measurement.transform == "log" else None)
+        ),
         tuple(members_of(level) for level in measurement.levels),
         tuple(jnp.asarray(level.sums[:, 0] * step) for level in measurement.levels),
         tuple(jnp.asarray(level.scale * step) for level in measurement.levels),
@@ -120,21 +142,8 @@ def given_statistics(
         jnp.asarray(weighted.sums[:, 0] * measurement.weighted_step + lost_given_weights(measurement, facts)),
         jnp.asarray(weighted.scale * measurement.weighted_step),
         jnp.asarray(measurement.width_error),
+        clusters,
     )
-
-
-def _by_chance(known: KnownWeights, facts: PublicFacts, members: Floats, width: float | None) -> Floats:
-    """The variance over samples of a row's weighted mean about the value that the unweighted means of its cells imply.
-
-    In a cell it is Σω²Var(y/ȳ) − Var(t)/n, where ω are the records' shares of the weight. For a log outcome Var(y/ȳ) is
-    exp(s²) − 1 and Var(t) is s², where s is the scale; otherwise both are 1 in scales.
-    """
-    cells = len(facts.codes)
-    weight = np.bincount(facts.cell, known.weight, cells)
-    squared = np.bincount(facts.cell, known.squared, cells)
-    first, second = (1.0, 1.0) if width is None else (np.expm1(width**2), width**2)
-    own = first * squared - second * weight**2 / np.maximum(facts.size, 1)
-    return np.asarray(np.maximum(members @ own, 0.0) / (members @ weight) ** 2)
 
 
 @outlined
@@ -146,10 +155,13 @@ class _Point(NamedTuple):
     scatter: Array
     """log √(χ²/degrees of freedom), and (W_tg − b W_gg)/σ√W_gg if weights vary within cells."""
     spread: Array
-    """log s of t within cells, and arctanh of the correlation with g if weights vary within cells."""
+    """log s of t within cells, and arctanh of the correlation with g if weights vary within cells. With clusters s² is
+    the variance within clusters and T together."""
     coefficients: Array
     deviation: Array
     """log τ."""
+    clusters: Array
+    """The parameters of `outcome_clusters.py`; empty if there are no clusters."""
     misfit: Array
     """γ of each row in units of its standard deviation given prior and noise."""
     common: Array
@@ -165,6 +177,11 @@ class _Latent(NamedTuple):
     """W_tt and W_tg, or W_tt alone."""
     log_density: Array
     """The log density of the sums, with the Jacobian of their map."""
+    sigma: Array
+    """σ."""
+    slope: Array
+    """b."""
+    clusters: OutcomeClusters | None
 
 
 @dataclass(frozen=True)
@@ -177,7 +194,11 @@ class GivenWeights(NoisyDensity):
     coefficients = ("outcome_mean", "mean_square", "outcome_misfit")
 
     def _skewed(self, statistics: GivenStatistics) -> tuple[int, ...]:
-        return ()
+        if statistics.clusters is None:
+            return ()
+        cells, coefficients = statistics.x.shape
+        spread = cells + 1 + self.scores
+        return spread, spread + 1 + self.scores + coefficients + self.deviations + PARAMETERS - 1
 
     def _unwhitened(self, statistics: GivenStatistics) -> tuple[int, int]:
         return 0, 0
@@ -190,19 +211,23 @@ class GivenWeights(NoisyDensity):
     def complete(self, key: Array, z: Array, statistics: GivenStatistics) -> Parameters:
         """The figures that follow from the true sums of a draw, in scales: cell means, spread within cells, misfit."""
         point, latent = self._at(z, statistics)
-        learned, by_chance, unit = _misfit_scale(point, statistics)
+        learned, by_chance, unit = self._misfit_scale(point, statistics)
         share = learned / (learned + by_chance)
         noise = jnp.sqrt(share * by_chance) * jax.random.normal(key, point.misfit.shape)
+        between = {} if latent.clusters is None else {"between": latent.clusters.between[jnp.newaxis]}
         return {
             "outcome_mean": self._means(latent, statistics),
             "mean_square": self._mean_square(latent, statistics),
             "outcome_misfit": self._by_cell(share * unit * point.misfit + noise, point, statistics),
+            **between,
         }
 
     def _at(self, z: Array, statistics: GivenStatistics) -> tuple[_Point, _Latent]:
         cells, coefficients = statistics.x.shape
         more = int(self.scores)
-        sizes = [cells, 1 + more, 1 + more, coefficients, int(self.deviations), len(statistics.weighted), 2]
+        clusters = 0 if statistics.clusters is None else PARAMETERS
+        rows = len(statistics.weighted)
+        sizes = [cells, 1 + more, 1 + more, coefficients, int(self.deviations), clusters, rows, 2]
         point = _Point(*jnp.split(z, np.cumsum(sizes)[:-1]))
         return point, self._latent(point, statistics)
 
@@ -218,23 +243,40 @@ class GivenWeights(NoisyDensity):
         precision = 1 / variance + weight
         off = weight * (target - center) / precision + point.sums / jnp.sqrt(precision)
         density = (-0.5 * jnp.log(variance) - 0.5 * off**2 / variance - 0.5 * jnp.log(precision)).sum()
-        rest = (sigma * jnp.exp(point.scatter[0])) ** 2 * self._freedom(statistics)
+        rest, clusters = (sigma * jnp.exp(point.scatter[0])) ** 2 * self._freedom(statistics), None
+        of_line = sigma**2 * statistics.score_scatter
+        if statistics.clusters is not None:
+            between = self._between(point)
+            clusters = outcome_clusters_at(point.clusters, between, sigma, statistics.clusters)
+            rest, of_line = rest + clusters.square, of_line + clusters.line
+            density += clusters.log_density
         if not self.scores:
-            return _Latent(center + off, jnp.stack([rest]), density)
-        along = slope * statistics.score_scatter + sigma * jnp.sqrt(statistics.score_scatter) * point.scatter[1]
-        return _Latent(center + off, jnp.stack([rest + along**2 / statistics.score_scatter, along]), density)
+            return _Latent(center + off, jnp.stack([rest]), density, sigma, slope, clusters)
+        along = slope * statistics.score_scatter + jnp.sqrt(of_line) * point.scatter[1]
+        scatter = jnp.stack([rest + along**2 / statistics.score_scatter, along])
+        return _Latent(center + off, scatter, density, sigma, slope, clusters)
 
     def _residual(self, point: _Point, statistics: GivenStatistics) -> tuple[Array, Array]:
         """σ and b."""
-        spread = jnp.exp(point.spread[0])
+        spread = jnp.exp(self._log_within(point))
         if not self.scores:
             return spread, jnp.array(0.0)
         correlation = jnp.tanh(point.spread[1])
         of_scores = jnp.sqrt(statistics.score_scatter / (statistics.size.sum() - len(statistics.size)))
         return spread * jnp.sqrt(1 - correlation**2), correlation * spread / of_scores
 
+    def _log_within(self, point: _Point) -> Array:
+        """log s of t, within clusters if there are any."""
+        return point.spread[0] + (0.5 * jnp.log(shares(point.clusters)[1]) if point.clusters.size else 0.0)
+
+    def _between(self, point: _Point) -> Array:
+        """T."""
+        return jnp.exp(2 * point.spread[0]) * shares(point.clusters)[0]
+
     def _freedom(self, statistics: GivenStatistics) -> Array:
-        return statistics.size.sum() - len(statistics.size) - self.scores
+        """The degrees of freedom of the differences between records within cells and clusters."""
+        between = 0.0 if statistics.clusters is None else statistics.clusters.of_records
+        return statistics.size.sum() - len(statistics.size) - self.scores - between
 
     def _mean_square(self, latent: _Latent, statistics: GivenStatistics) -> Array:
         """The mean squares of t, and the mean products of t and g, within cells."""
@@ -263,6 +305,7 @@ class GivenWeights(NoisyDensity):
                 jnp.append(0.5 * jnp.log(variance), jnp.zeros(more)),
                 beta,
                 jnp.full(int(self.deviations), jnp.log(DEVIATION)),
+                jnp.array([] if statistics.clusters is None else [0.0, USUAL_LOGIT]),
                 jnp.zeros(len(statistics.weighted) + 2),
             ]
         )
@@ -277,12 +320,17 @@ class GivenWeights(NoisyDensity):
         between = jnp.stack([(mean * latent.sums).sum(), (mean * statistics.score_sum).sum()])[: len(latent.scatter)]
         found.append((statistics.squares - latent.scatter - between) / statistics.squares_noise)
         found.append((statistics.weighted - self._weighted(point, latent, statistics)) / statistics.weighted_noise)
+        if statistics.clusters is not None and latent.clusters is not None:
+            along = latent.scatter[1] if self.scores else jnp.array(0.0)
+            line = latent.slope, along, latent.sigma
+            expected = measured_square(latent.clusters, *line, mean, statistics.clusters)
+            found.append((statistics.clusters.square - expected)[jnp.newaxis] / statistics.clusters.noise)
         return found
 
     def _weighted(self, point: _Point, latent: _Latent, statistics: GivenStatistics) -> Array:
         """The weighted sums that follow from the true sums and the misfit, in each row."""
         width = statistics.width
-        _, _, unit = _misfit_scale(point, statistics)
+        _, _, unit = self._misfit_scale(point, statistics)
         misfit = self._by_cell(unit * point.misfit, point, statistics)
         square = self._mean_square(latent, statistics)
         freedom = statistics.size.sum() - len(statistics.size)
@@ -297,6 +345,17 @@ class GivenWeights(NoisyDensity):
         excess = jnp.expm1(jnp.minimum(level[statistics.cell] + tilted, LARGEST_LOG))
         return statistics.weighted_groups @ (statistics.share * excess)
 
+    def _misfit_scale(self, point: _Point, statistics: GivenStatistics) -> tuple[Array, Array, Array]:
+        """The prior variances of γ in each row, m² and the variance by chance, and the unit in which γ is sampled."""
+        learned = jnp.broadcast_to(MISFIT**2 * jnp.exp(2 * point.common[1]), statistics.chance.shape)
+        chance = statistics.chance
+        if statistics.clusters is not None:
+            width = statistics.width if self.transform == "log" else None
+            chance = jnp.maximum(chance + chance_of_clusters(self._between(point), width, statistics.clusters), 0.0)
+        weight = statistics.weighted_groups @ statistics.share
+        variance, noise = learned + chance, 2 * (statistics.weighted_noise / weight) ** 2
+        return learned, chance, jnp.sqrt(variance * noise / (variance + noise))
+
     def _by_cell(self, misfit: Array, point: _Point, statistics: GivenStatistics) -> Array:
         """The γ of each cell: that of its row, plus the γ₀ that all rows share."""
         return statistics.weighted_members.T @ misfit + COMMON * point.common[0]
@@ -307,7 +366,7 @@ class GivenWeights(NoisyDensity):
         square = latent.scatter[0] + (latent.sums**2 / size).sum()
         log_variance = jnp.log(square / size.sum() - (latent.sums.sum() / size.sum()) ** 2)
         scale = -0.25 * log_variance**2 / (2 * statistics.width_error**2)
-        learned, by_chance, unit = _misfit_scale(point, statistics)
+        learned, by_chance, unit = self._misfit_scale(point, statistics)
         variance = learned + by_chance
         further = (jnp.log(unit) - 0.5 * jnp.log(variance) - 0.5 * (unit * point.misfit) ** 2 / variance).sum()
         further -= 0.5 * (point.common**2).sum()
@@ -320,21 +379,13 @@ class GivenWeights(NoisyDensity):
         )
         found -= 0.5 * ((point.coefficients / statistics.spread) ** 2).sum()
         found -= 0.5 * (((point.deviation - jnp.log(DEVIATION)) / DECADE) ** 2).sum()
-        log_spread = point.spread[0] + jnp.log(statistics.width)
+        log_spread = self._log_within(point) + jnp.log(statistics.width)
         found += self.prior.log_terms_of_spread(log_spread)
         if self.scores:
             correlation = jnp.tanh(point.spread[1])
             for term in self.prior.log_terms_given_weights(log_spread, statistics.weight_spread, correlation):
                 found += term
         return jnp.asarray(found)
-
-
-def _misfit_scale(point: _Point, statistics: GivenStatistics) -> tuple[Array, Array, Array]:
-    """The prior variances of γ in each row, m² and the variance by chance, and the unit in which γ is sampled."""
-    learned = jnp.broadcast_to(MISFIT**2 * jnp.exp(2 * point.common[1]), statistics.chance.shape)
-    weight = statistics.weighted_groups @ statistics.share
-    variance, noise = learned + statistics.chance, 2 * (statistics.weighted_noise / weight) ** 2
-    return learned, statistics.chance, jnp.sqrt(variance * noise / (variance + noise))
 
 
 def _own_measurement(statistics: GivenStatistics) -> tuple[Array, Array]:

@@ -58,6 +58,8 @@ class Misfit(NamedTuple):
     """γ₀."""
     weighted: Array
     """The weighted sums: row × 1 or 2."""
+    cells: Array
+    """What a record of each cell adds to weighted sums of outcomes and of weights, on average: cell × 2."""
     log_density: Array
     """The log prior density of the misfit, with the Jacobians of the maps."""
 
@@ -90,10 +92,10 @@ def misfit_at(
     plain = members @ (weights * jnp.exp(jnp.minimum(level, LARGEST_LOG)) if log else weights)
     off = statistics.weighted[:, 0] - members @ (weights * _excess(level, log))
     gamma, own = _moved(0, point, statistics, off / plain, plain, exponential=log)
-    parts = [weights * _excess(level + members.T @ gamma, log), weights - size][: point.rows.shape[1]]
-    weighted = members @ jnp.stack(parts, axis=1)
+    cells = jnp.stack([weights * _excess(level + members.T @ gamma, log), weights - size], axis=1)
+    weighted = members @ cells[:, : point.rows.shape[1]]
     density += own - 0.5 * (common / COMMON) ** 2
-    return Misfit(jnp.stack([gamma, *found], axis=1), common, weighted, density)
+    return Misfit(jnp.stack([gamma, *found], axis=1), common, weighted, cells / size[:, None], density)
 
 
 def _excess(level: Array, log: bool) -> Array:

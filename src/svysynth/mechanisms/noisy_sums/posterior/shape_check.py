@@ -54,7 +54,7 @@ def compare_shapes(
     scale = Use("histogram", HISTOGRAM_SENSITIVITY, measurement.plan.histogram).scale
     generator = np.random.default_rng(seed)
     found: list[Shape | None] = []
-    t, v = (0.0, 0.0) if draws.between is None else np.median(draws.between[:, [0, 2]], axis=0)
+    t, v = (0.0, 0.0) if draws.between is None else np.median(draws.between[:, [0, -1]], axis=0)
     for edges, mean, variance, noisy, alike in (
         (bands[0].edges, draws.outcome_mean, draws.outcome_variance, measurement.outcome_bands, t),
         (bands[1].edges, draws.weight_mean, draws.weight_variance, measurement.weight_bands, v),

@@ -1,0 +1,447 @@
+"""Clusters with public weights in noisy sums: the one sum of squares, its sensitivity, and standard errors."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import svysynth
+from r_survey import r_is_here
+from repeatable import repeat
+from svysynth.core import engine
+from svysynth.core.engine import Local
+from svysynth.core.errors import SurveyError
+from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.estimation.combining import Synthetic
+from svysynth.mechanisms.noise import StudyNoise
+from svysynth.mechanisms.noisy_sums.figures_given_weights import figures_given_weights
+from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
+from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
+from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
+from svysynth.mechanisms.noisy_sums.measuring.measurement import measure
+from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement
+from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
+from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, outcome_numbers
+from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
+from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
+    chance_of_clusters,
+    measured_square,
+    outcome_cluster_statistics,
+    outcome_clusters_at,
+)
+from svysynth.mechanisms.noisy_sums.published import (
+    draws_parquet,
+    measurement_json,
+    read_draws,
+    read_measurement,
+    read_weights,
+    weights_parquet,
+)
+from svysynth.models.fbs import FBS
+from svysynth.publishing.verification import verify_release
+from svysynth.survey.on_disk import store_survey
+from test_clusters_in_noisy_sums import BOUNDS, DOMAIN, OF_TABLE, SPEC, STREAMS, TABLE, Fixed, NoNoise, people, written
+
+PUBLIC = SPEC.replace("population_total = 50000", "weight_public = true")
+
+
+def even(frame):
+    """All weights are the same, as in a simple random sample of clusters."""
+    return frame.with_columns(wt=pl.lit(25.0))
+
+
+def of_clusters(frame):
+    """Every cluster has a weight of its own, which goes with its outcomes, as if drawn in proportion to a size."""
+    return frame.with_columns(wt=pl.col("wt").log().mean().over("region", "village").exp())
+
+
+WEIGHTS = {"varying": lambda frame: frame, "even": even, "of clusters": of_clusters}
+
+
+def survey_of(frame, **roles):
+    own = {"outcome": "income", "weight": "wt", "strata": "region", "public": ["region", "sex"]}
+    own |= {"cluster": "village", "transform": "identity", "weight_public": True}
+    return svysynth.read_survey(frame, **own | roles)
+
+
+def measured(survey, epsilon=6.0, noise=None, transform="log", bounds=BOUNDS):
+    facts = facts_of(survey)
+    plan = plan_measurement(facts, [TABLE], epsilon)
+    return measure(survey, facts, plan, bounds, transform, noise or StudyNoise(STREAMS)), facts
+
+
+# --- the promise ---
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32), st.integers(1, 400), st.integers(1, 30_000))
+def test_no_outcome_moves_the_square_further_than_the_noise_covers(seed, most_records, limit):
+    """A changed outcome moves the sum of one cluster by 2·LARGEST at most, a blanked one by LARGEST."""
+    generator = np.random.default_rng(seed)
+    size = generator.integers(1, most_records + 1, 3)
+    reach = generator.choice([0.0, 0.5, 1.0, 1.5]) * limit * size[:, None]
+    sums = np.rint(generator.choice([-1.0, 1.0], (3, 1)) * reach * generator.uniform(0.8, 1.2, (3, 1))).astype(int)
+    sensitivity = between_sensitivity(limit, weights_public=True)
+    for largest, most in ((2 * LARGEST, sensitivity), (LARGEST, sensitivity / 2)):
+        moved = sums.copy()
+        moved[0] += generator.choice([-1, 1]) * generator.choice([largest, generator.integers(0, largest + 1)])
+        assert np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum() <= most
+
+
+def test_the_bound_is_nearly_reached():
+    size, limit = np.array([20]), 60_000
+    sums = np.full((1, 1), 60_000 * 20)
+    moved = sums - 2 * LARGEST
+    change = np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum()
+    assert change > 0.9 * between_sensitivity(limit, weights_public=True)
+
+
+def with_outcomes(frame, rows, generator):
+    """Other outcomes of some records: ordinary, at the bounds, and far beyond them. Weights stay as they are."""
+    income = frame["income"].to_numpy().copy()
+    income[rows] = generator.choice([1e-9, 1e2, 3e4, 1e8, 1e12]) * np.exp(generator.normal(0, 0.3, len(rows)))
+    return frame.with_columns(pl.Series("income", income))
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_all_that_is_measured_together_loses_no_more_than_epsilon(weights, whole):
+    """Exactly, for one record or a whole cluster of k records with ε/k for each: the sum of |Δ|/scale over all uses."""
+    generator = np.random.default_rng(8)
+    frame = WEIGHTS[weights](people(20, least=2, most=6))
+    village = (frame["region"] + frame["village"]).to_numpy()
+    largest = max(np.unique(village, return_counts=True)[1]) if whole else 1
+    epsilon, losses = 4.0, []
+    for _ in range(40):
+        own = np.flatnonzero(village == generator.choice(village))
+        rows = own if whole else own[:1]
+        noises = Fixed(), Fixed()
+        for noise in noises:
+            measured(survey_of(with_outcomes(frame, rows, generator)), epsilon / largest, noise)
+        one, other = noises
+        assert one.uses == other.uses
+        pairs = zip(one.seen, other.seen, one.uses, strict=True)
+        losses.append(sum(np.abs(mine - its).sum() / use.scale for mine, its, use in pairs))
+    assert "squares between clusters" in [use.name for use in one.uses]
+    assert max(losses) <= epsilon
+    assert max(losses) > 0.4 * epsilon
+
+
+def test_nothing_but_the_outcome_is_measured_between_clusters(tmp_path, monkeypatch):
+    """One sum, by Python's integers, cluster by cluster; the same whatever the parts and the disk."""
+    frame = people()
+    survey = survey_of(frame)
+    noise = NoNoise()
+    found, _ = measured(survey, noise=noise)
+    between = found.between
+    total = frame["wt"].sum()
+    answers = Answers(survey.outcome_values, survey.weights, BOUNDS, "log", len(frame) / total, True)
+    t, _ = answers(slice(0, len(frame)))
+    off = (
+        outcome_numbers(t, found.scaling).astype(int)
+        - between.centre[np.asarray(survey.present_cells(survey.public)[1]), 0]
+    )
+    names, expected = (frame["region"] + frame["village"]).to_list(), 0
+    for name in sorted(set(names)):
+        own = [value for value, one in zip(off.tolist(), names, strict=True) if one == name]
+        most = between.limit * len(own)
+        expected += max(-most, min(most, sum(own))) ** 2 // len(own)
+    assert between.squares.tolist() == [expected]
+    use = next(use for use in noise.uses if use.name == "squares between clusters")
+    assert use.sensitivity == between_sensitivity(between.limit, weights_public=True) == 4 * between.limit * LARGEST + 2
+    assert sum(use.epsilon for use in noise.uses) == found.plan.epsilon == Fraction(6)
+    monkeypatch.setattr(engine, "BLOCK", 128)
+    text = published(survey)
+    for other in (replace(survey, engine=Local(2)), store_survey(survey, tmp_path, Local(2))):
+        assert published(other) == text
+
+
+def published(survey):
+    measurement, facts = measured(survey)
+    return measurement_json(measurement, facts), weights_parquet(facts.weights)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_the_numbers_of_clusters_do_not_depend_on_the_file(weights):
+    """Rows in another order and clusters with other names give the same public facts: weights tell clusters apart."""
+    frame = WEIGHTS[weights](people(24, least=2, most=3))
+    generator = np.random.default_rng(5)
+    names = frame["village"].unique().sort()
+    other = frame.with_columns(pl.col("village").replace_strict(names, generator.permutation(names.to_list())))
+    found = [facts_of(survey_of(one)) for one in (frame, other.sample(fraction=1.0, shuffle=True, seed=3))]
+    for name in ("cell", "stratum", "cluster", "count"):
+        np.testing.assert_array_equal(*(getattr(facts, name) for facts in found))
+    for name in ("group", "value", "count"):
+        np.testing.assert_array_equal(*(getattr(facts.weights, name) for facts in found))
+
+
+# --- the posterior's numbers, by simulation ---
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_what_was_measured_has_its_expectation(weights):
+    """Records are drawn from the model, and the sums of squares between clusters are computed from them."""
+    survey = survey_of(WEIGHTS[weights](people()))
+    measurement, facts = measured(survey)
+    # nothing is clamped, and centres are the means of cells
+    between = replace(measurement.between, limit=10**9, centre=np.zeros_like(measurement.between.centre))
+    measurement = replace(measurement, between=between)
+    members = np.eye(len(facts.codes))
+    statistics = outcome_cluster_statistics(measurement, facts, members)
+    known, listed = KnownWeights.of(facts.weights, facts, measurement.step), facts.weights
+    cell, cluster = (np.repeat(one[listed.group], listed.count) for one in (facts.cell, facts.cluster))
+    score, weight = np.repeat(known.score, listed.count), np.repeat(listed.value, listed.count)
+    off = score - np.bincount(cell, score)[cell] / np.bincount(cell)[cell]
+    size, generator = np.bincount(cluster), np.random.default_rng(4)
+    t, sigma, slope = 0.3, 0.8, 0.4
+    squares, along, chance = [], [], []
+    for _ in range(4000):
+        drawn = np.sqrt(t) * generator.standard_normal(len(size))[cluster] + sigma * generator.standard_normal(
+            len(cell)
+        )
+        drawn += slope * off
+        centred = drawn - np.bincount(cell, drawn)[cell] / np.bincount(cell)[cell]
+        squares.append((np.bincount(cluster, centred) ** 2 / size).sum())
+        along.append(centred @ off)
+        chance.append(np.bincount(cell, weight * (drawn - slope * off)) / np.bincount(cell, weight))
+        chance[-1] -= np.bincount(cell, drawn) / np.bincount(cell)
+    clusters = outcome_clusters_at(jnp.zeros(2), jnp.array(t), jnp.array(sigma), statistics)
+    nothing = jnp.zeros(len(facts.codes))
+    mean = np.mean(
+        [
+            float(measured_square(clusters, jnp.array(slope), jnp.array(one), jnp.array(sigma), nothing, statistics))
+            for one in along[:400]
+        ]
+    )
+    assert mean == pytest.approx(np.mean(squares), rel=0.03)
+    of_line = t * statistics.line + sigma**2 * known.scatter
+    assert np.var(along) == pytest.approx(float(of_line), rel=0.1, abs=1e-12)
+    # without a logarithm, the variance by chance is that of records and what clusters add to it
+    squared = np.bincount(cell, weight**2) / np.bincount(cell, weight) ** 2 - 1 / np.bincount(cell)
+    expected = (sigma**2 + t) * squared + np.asarray(chance_of_clusters(jnp.array(t), None, statistics))
+    np.testing.assert_allclose(np.var(chance, axis=0), expected, rtol=0.15, atol=1e-12)
+
+
+# --- tables and files of given draws ---
+
+
+def maker(frame, transform="log", draws=4, between=0.06):
+    """Makes files of draws that no sampler made."""
+    survey = survey_of(frame, domains=[OF_TABLE])
+    bounds = BOUNDS if transform == "log" else BoundsSpec(outcome=(-1e6, 1e6), weight=(1.0, 1000.0))
+    measurement, facts = measured(survey, transform=transform, bounds=bounds)
+    generator = np.random.default_rng(1)
+    level, width = (10.5, 1.0) if transform == "log" else (30_000.0, 1e4)
+    nothing, cells = np.empty((draws, 0)), len(facts.codes)
+    means = np.tile(level + 0.2 * width * generator.standard_normal(cells), (draws, 1))
+    across = -0.08 * width * KnownWeights.of(facts.weights, facts, measurement.step).scatter / len(facts)
+    own = np.full(draws, 0.3 * width**2), nothing, np.full(draws, across)
+    drawn = CellDraws(means, nothing, np.zeros((draws, cells)), nothing, *own)
+    drawn = replace(drawn, between=np.full((draws, 1), between * width**2))
+    return FileMaker(drawn, measurement, facts, 77, "income", "region", cluster="village")
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("transform", ["log", "identity"])
+def test_standard_errors_of_files_are_on_average_those_of_tables(transform, weights):
+    """A file's own clustered variance, over residuals, and the closed form. Without clusters they would be far off."""
+    make = maker(WEIGHTS[weights](people(150, least=5, most=15)), transform)
+    tables = [TABLE, DOMAIN]
+    table = FromPublic(make, FilePlan(77, ()), svysynth.EstimationSpec()).tabulate_all(tables)
+    found, files = [], [replace(make, seed=seed).survey(1) for seed in range(40)]
+    for one in files:
+        found.append(Synthetic((one,), "imputed").tabulate_all(tables)["se"].to_numpy() ** 2)
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+    expected = table["se"].to_numpy() ** 2
+    assert table["df"].to_list() == 48 * [147.0] + 9 * [98.0]
+    exact = np.array(table["statistic"].is_in(["count", "proportion"]))
+    np.testing.assert_allclose(mean[exact], expected[exact], rtol=1e-5, atol=1e-6 * np.nanmax(expected))
+    known = ~exact & (expected > 0)
+    # residuals are centred in cells: what clusters share with the mean of their cell is lost, about 1 in 50 here
+    assert (np.abs(mean - expected)[known] <= 4 * error[known] + 0.05 * expected[known]).all()
+    drawn, facts = replace(make.drawn, between=None), make.facts.without_clusters()[0]
+    alone = replace(make, facts=facts, drawn=drawn, cluster=None)
+    ignoring = FromPublic(alone, FilePlan(77, ()), svysynth.EstimationSpec()).tabulate_all(tables)["se"].to_numpy() ** 2
+    means = np.array(table["statistic"] == "mean")
+    assert (expected[means] / ignoring[means]).min() > 1.3
+    estimates = Synthetic((files[0],), "imputed").tabulate_all(tables)["estimate"]
+    np.testing.assert_allclose(estimates, table["estimate"], rtol=2e-7)
+
+
+def test_the_variance_is_that_of_dense_matrices():
+    """For one domain: ζ of each cluster, variances of records and covariances of pairs, all of them one by one."""
+    make = maker(people(12, least=3, most=6))
+    groups = figures_given_weights(make.drawn, make.facts, make.measurement.step, "log", BOUNDS.outcome)
+    known, facts = groups.known, make.facts
+    domain = (np.arange(len(groups.size)) % 2).astype(int)
+    a, b = np.full((4, 2), -2.0), np.full((4, 2), 3e-4)
+    found = known(domain, a, b)
+    own, mean = domain[known.place], known.means(slice(0, 1))[0]
+    (variance, *_), (between, *_) = known.spreads
+    for one in (0, 1):
+        inside = own == one
+        z = np.where(inside, known.weight * (a[0, one] + b[0, one] * mean), 0.0)
+        zeta = np.bincount(facts.cluster, z)
+        stratum = np.array([facts.stratum[facts.cluster == number][0] for number in range(len(zeta))])
+        expected = sum(len(part) * np.var(part, ddof=1) for part in (zeta[stratum == h] for h in range(3)))
+        f = np.where(inside, known.weight * mean, 0.0)
+        squared = np.where(inside, known.squared * mean**2, 0.0)
+        pairs = (np.bincount(facts.cluster, f) ** 2).sum() - squared.sum()
+        expected += b[0, one] ** 2 * (np.expm1(variance) * squared.sum() + np.expm1(between) * pairs)
+        np.testing.assert_allclose(found[:, one], expected, rtol=1e-9)
+
+
+def test_files_carry_the_weights_and_clusters_of_the_survey():
+    frame = people()
+    made = maker(frame, between=0.12).survey(1).frame
+    rows = []
+    for one, weight in ((frame, "wt"), (made, "weight")):
+        parts = one.group_by("region", "village").agg(pl.col(weight).round_sig_figs(8).sort())
+        rows.append(sorted(parts[weight].to_list()))
+    assert rows[0] == rows[1]
+    means = made.with_columns(t=pl.col("income").log()).group_by("region", "sex", "village").agg(pl.mean("t"))
+    spread = means.with_columns(pl.col("t") - pl.mean("t").over("region", "sex"))["t"].var()
+    assert 0.09 < spread < 0.25
+
+
+def test_the_measurement_and_the_draws_come_back_from_what_is_published():
+    make = maker(people())
+    text = measurement_json(make.measurement, make.facts)
+    measurement, facts = read_measurement(text, read_weights(weights_parquet(make.facts.weights)))
+    assert measurement_json(measurement, facts) == text
+    assert measurement.plan == make.measurement.plan
+    assert measurement.between.scale == make.measurement.between.scale
+    content = draws_parquet(make.drawn, make.facts)
+    assert "cluster_weight_variance" not in pl.read_parquet(content).columns
+    np.testing.assert_array_equal(read_draws(content, len(facts.codes)).between, make.drawn.between)
+
+
+# --- posterior and tables ---
+
+
+def test_counts_are_the_direct_ones_and_means_are_close_to_them():
+    """With little noise, and with weights that are constant in clusters and go with the outcomes."""
+    frame = of_clusters(people())
+    survey = survey_of(frame)
+    measurement, facts = measured(survey, 60.0)
+    fitted = fit_measurement(measurement, facts, FBS(), None, 400, STREAMS)
+    assert fitted.verdict.passed
+    found = tables_of(fitted.drawn, measurement, facts, [TABLE], svysynth.EstimationSpec())
+    columns = {"by": ["region", "sex"], "statistics": ["count", "mean", "total", "proportion"]}
+    direct = svysynth.tabulate(survey, **columns)
+    exact = pl.col("statistic").is_in(["count", "proportion"])
+    for column in ("estimate", "se", "lower", "upper"):
+        one, two = (table.filter(exact)[column].to_numpy() for table in (found, direct))
+        np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
+    assert found["df"].to_list() == direct["df"].to_list()
+    mean = pl.col("statistic") == "mean"
+    one, two = found.filter(mean), direct.filter(mean)
+    assert (((one["estimate"] - two["estimate"]) / two["se"]).abs() < 1.0).all()
+    ratio = (one["se"] / two["se"]).to_numpy()
+    assert ratio.min() > 0.75
+    assert ratio.max() < 1.6
+    ignoring = svysynth.tabulate(survey_of(frame, cluster=None), **columns).filter(mean)
+    assert (one["se"] / ignoring["se"]).median() > 1.3
+
+
+# --- a release ---
+
+
+def test_too_few_clusters_and_strata_of_one_are_refused(tmp_path):
+    path = written(tmp_path, PUBLIC, people(6, most=60, least=50))
+    with pytest.raises(SurveyError, match="too few clusters"):
+        svysynth.release(path, tmp_path / "out")
+    frame = people().filter((pl.col("region") != "r1") | (pl.col("village") == "v3"))
+    frame.write_csv(tmp_path / "people.csv")
+    path.write_text(PUBLIC + '\n[estimation]\nlonely = "certainty"\n')
+    with pytest.raises(SurveyError, match="strata with one cluster"):
+        svysynth.release(path, tmp_path / "out")
+    assert not (tmp_path / "out/public").exists()
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A release that was paid for and protects whole clusters, and its public folder alone, elsewhere."""
+    house = tmp_path_factory.mktemp("house")
+    text = PUBLIC.replace("epsilon = 20.0", 'epsilon = 600.0\nunit = "cluster"')
+    with pytest.MonkeyPatch.context() as patch:
+        repeat(patch)
+        svysynth.release(written(house, text), house / "out")
+    public = tmp_path_factory.mktemp("user") / "public"
+    shutil.copytree(house / "out/public", public)
+    return SimpleNamespace(house=house, out=house / "out", public=public)
+
+
+def test_a_release_is_verified_and_gives_more(released):
+    checked = verify_release(released.out, released.house / "s.toml").checked
+    assert "10 synthetic files, made again from the draws and the seed" in checked
+    tables = pl.read_csv(released.public / "tables.csv", schema_overrides={"df": pl.Float64})
+    assert set(tables["df"]) == {57.0}
+    found = svysynth.more(released.public).synthetic(20).tabulate(["region", "sex"], ["mean"])
+    both = found.join(tables, on=["statistic", "region", "sex"], suffix="_table")
+    assert both.height == 12
+    assert (both["se"] / both["se_table"]).is_between(0.75, 1.35).all()
+    direct = svysynth.tabulate(survey_of(people()), by=["region", "sex"], statistics=["mean"])
+    mine = tables.filter(statistic="mean")
+    assert (((mine["estimate"] - direct["estimate"]) / direct["se"]).abs() < 2.5).all()
+    assert 0.8 < (mine["se"] / direct["se"]).median() < 1.5
+
+
+def test_the_promise_is_about_the_outcomes_of_a_cluster(released):
+    manifest = json.loads((released.public / "manifest.json").read_text())
+    guarantee = manifest["guarantee"]
+    assert guarantee["unit"] == "cluster"
+    assert guarantee["confidential"] == ["income"]
+    assert "wt" in guarantee["public"]
+    content = json.loads((released.public / "measurement.json").read_text())
+    assert len(content["between_clusters"]["values"]) == 1
+    parts = [content[part] for part in ("squares", "weighted_sums", "between_clusters", "histograms")]
+    spent = sum(Fraction(part["epsilon"]) for part in [*parts, *content["sums"]])
+    assert 0.5 * 600 < spent * people().group_by("region", "village").len()["len"].max() <= 600
+    weights = pl.read_parquet(released.public / "weights.parquet")
+    assert sorted(np.repeat(weights["weight"], weights["count"]).tolist()) == sorted(people()["wt"].to_list())
+    real = set(people()["income"].round_sig_figs(8).to_list())
+    file = pl.read_parquet(released.public / "microdata-1.parquet")
+    assert len(real & set(file["income"].to_list())) <= 2
+
+
+def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_path):
+    if not r_is_here():
+        pytest.skip("R with the packages survey and mitools is not installed here")
+    code = f"""
+    library(survey)
+    file <- read.csv("{released.public}/microdata-1.csv")
+    design <- svydesign(ids = ~village, strata = ~region, weights = ~weight, data = file, nest = TRUE)
+    found <- svyby(~income, ~region + sex, design, svymean)
+    total <- svytotal(~as.numeric(sex == "m"), design)
+    write.csv(data.frame(found, total = SE(total)[1]), "{tmp_path}/r.csv", row.names = FALSE)
+    """
+    (tmp_path / "r.R").write_text(code)
+    subprocess.run(["Rscript", "--vanilla", "r.R"], cwd=tmp_path, check=True, capture_output=True)
+    file = svysynth.read_synthetic(
+        [released.public / "microdata-1.csv"],
+        outcome="income",
+        public=["region", "sex"],
+        strata="region",
+        cluster="village",
+        weight_public=True,
+        rules="imputed",
+    )
+    mine = file.tabulate(["region", "sex"], ["mean", "count"])
+    theirs = pl.read_csv(tmp_path / "r.csv")
+    both = mine.filter(statistic="mean").join(theirs, on=["region", "sex"], suffix="_r")
+    assert both.height == 6
+    np.testing.assert_allclose(both["se"], both["se_r"], rtol=1e-9)
+    count = mine.filter(statistic="count", region="All", sex="m")
+    assert count["se"].item() == pytest.approx(theirs["total"][0], rel=1e-9)
