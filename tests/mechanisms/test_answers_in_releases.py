@@ -11,6 +11,7 @@ from svysynth.core.spec.whole import parse_spec
 from svysynth.evaluation.frontier import refuse_unsupported
 from svysynth.mechanisms.base import find_public
 from svysynth.privacy.ledger import show
+from svysynth.publishing.verification import verify_release
 
 MORE = """
 [survey.variables.households]
@@ -98,6 +99,16 @@ def test_further_answers_do_not_change_a_release_and_are_not_mentioned_in_it(tmp
     tables = [pl.read_csv(content) for content in (plain["tables.csv"], more["tables.csv"])]
     assert tables[0].equals(tables[1])
     assert plain["microdata-1.csv"] == more["microdata-1.csv"]
+
+
+def test_a_table_of_the_outcome_by_name_is_a_table_of_the_outcome(tmp_path):
+    asked = 'by = ["sex"]\nof = "salary"\nstatistics = ["mean", "median"]'
+    public = make_release(tmp_path / "run", spec_text(asked), pages=True) / "release" / "public"
+    tables = pl.read_csv(public / "tables.csv")
+    means = tables.filter(pl.col("region") == "All", statistic="mean")
+    ours, theirs = (means.filter(table=title).drop("table") for title in ("salary: sex", "region by sex"))
+    assert ours["estimate"].to_list() == theirs.sort("sex")["estimate"].to_list()
+    assert verify_release(public, files_only=True)
 
 
 def test_further_answers_are_not_even_read_by_a_release(tmp_path):

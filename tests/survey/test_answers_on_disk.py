@@ -128,10 +128,26 @@ def test_answers_that_fit_no_declaration_are_refused_from_disk_too(data, tmp_pat
         ({"sick": {"kind": "yes/no", "yes": "1"}}, {}, r"missing.* survey\.columns\.sick\.missing"),
         ({"sick": {"kind": "yes/no", "yes": "1", "no": "7"}}, coded, "not among the codes of 'yes' and 'no'"),
         ({"status": {"kind": "category", "levels": ["1", "2"]}}, {}, "not among those in"),
-        ({"status": {"kind": "category"}}, {}, "without declared levels, and the file is read in parts"),
+        ({"sick": {"kind": "category"}}, {}, r"missing.* survey\.columns\.sick\.missing_level"),
     ):
         with pytest.raises(SurveyError, match=words):
             read_large(spec_of(data, variables=variables, columns=columns), tmp_path, LOCAL)
+
+
+def test_levels_that_are_not_declared_are_those_of_the_whole_file(tmp_path):
+    """Each part of the file has codes that the others lack."""
+    row = np.arange(RECORDS)
+    frame = pl.DataFrame({"y": row % 7 + 1.0, "w": 1.0 + row % 3, "a": row % 2, "c": row // (RECORDS // 11)})
+    frame.with_columns(pl.when(pl.col("c") == 2).then(None).otherwise("c").alias("c")).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    settings = {"data": str(tmp_path / "a.parquet"), "outcome": "y", "weight": "w", "public": "a"}
+    settings |= {"variables": {"c": {"kind": "category"}}, "columns": {"c": {"missing_level": "none"}}}
+    spec = validate_spec({"survey": settings}).survey
+    memory, disk = survey_from_file(spec), read_large(spec, tmp_path, Local(2, parts=3))
+    assert disk.levels("c") == memory.levels("c") == ("0", "1", *map(str, range(3, 12)), "none")
+    tables = [TableSpec(by="a", of="c")]
+    same(tabulate_all(disk, tables), tabulate_all(memory, tables))
 
 
 def test_the_command_takes_answers_from_disk(data, tmp_path, monkeypatch):

@@ -194,7 +194,7 @@ def categories(
         series = _listed_or_other(series, [code_text(code) for code in declared], code_text(other))
     found = keys(series)
     if declared is None:
-        labels = _labels_of_codes(series.name, tuple(code for code in found.codes if code != last), in_file)
+        labels = labels_of_codes(series.name, tuple(code for code in found.codes if code != last), in_file)
         labels |= {} if last is None else _label_of_missing(series.name, labels, last)
     else:
         labels = {code_text(code): label for code, label in declared.items()}
@@ -234,7 +234,7 @@ def codes_listed(series: pl.Series, codes: Sequence[str]) -> tuple[pl.Series, pl
     return distinct, text, ~text.is_in(codes).fill_null(value=False)
 
 
-def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:
+def labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:
     """The codes that occur, numbers in numerical order; labels that several codes share get the code added."""
     if len(codes) > MOST_LEVELS:
         remedy = f"group it into at most {MOST_LEVELS:,} levels"
