@@ -220,7 +220,6 @@ def test_what_cannot_be_calibrated_is_refused_before_the_charge(tmp_path, old, n
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('weight = "wt"', 'weight = "wt"\ncluster = "sex"', "in a design with clusters, or where whole records"),
         ('weight = "wt"', 'weight = "wt"\nweight_public = true', "cannot calibrate weights that are public"),
         ('method = "rake"', 'method = "linear"', "survey.calibration.method: is 'linear'"),
     ],

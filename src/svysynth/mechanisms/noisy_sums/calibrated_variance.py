@@ -4,6 +4,9 @@ The weights of a draw are calibrated to the declared totals, as those of a file 
 count of a declared level is then the same in all draws. The linearised value of a statistic loses what the regression
 on the totals explains: z = w(1_d(a + b·y) − c·1_base − x′B). The regression has the mean weights over draws; the draws
 differ little from these, and a value that the totals explain exactly has no residual with any weights.
+
+If the design has clusters, the variance between records at the means of their cells gives way to that between clusters
+(`clustered_variance.py`), of the same residuals.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.estimation.calibration import Totals
+from svysynth.mechanisms.noisy_sums.clustered_variance import ClusteredVariance
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 
 Three = Sequence[Floats]
@@ -58,6 +62,7 @@ class CalibratedVariance:
         domain: Integers,
         in_base: Floats,
         values: tuple[Floats, Floats, Floats],
+        clusters: ClusteredVariance | None = None,
     ) -> tuple[Floats, Floats]:
         """The design variance, and the part of it that figures of the model do not have: draw × domain.
 
@@ -74,9 +79,13 @@ class CalibratedVariance:
             inside = domain == one
             a, b, c = (each[:, [one]] for each in values)
             level, slope = self._left(a * inside - c * in_base, b * inside, outcome, facts)
-            mean = weight * (level + slope * outcome)
-            squares, total = (mean**2 * facts.count) @ in_stratum, (mean * facts.count) @ in_stratum
-            between = np.maximum(squares - total**2 / size, 0.0) @ scale
+            if clusters is None:
+                mean = weight * (level + slope * outcome)
+                squares, total = (mean**2 * facts.count) @ in_stratum, (mean * facts.count) @ in_stratum
+                between = np.maximum(squares - total**2 / size, 0.0) @ scale
+            else:
+                place = _group_of_cell(facts)
+                between = clusters.of_values(level[:, place], slope[:, place])
             within, own = (
                 np.maximum((level**2 * ww + 2 * level * slope * we + slope**2 * ee) @ (facts.count * unsampled), 0.0)
                 for ww, we, ee in moments
@@ -88,8 +97,7 @@ class CalibratedVariance:
 
     def _left(self, level: Floats, slope: Floats, outcome: Floats, facts: PublicFacts) -> tuple[Floats, Floats]:
         """What the regression leaves of u = level + slope·y; it is projected twice, against rounding error."""
-        place = np.empty(len(facts.codes), np.int64)
-        place[facts.cell] = np.arange(len(facts.cell))  # a group of each cell: values are the same in all of them
+        place = _group_of_cell(facts)
         for _ in range(2):
             level = level - self._fitted((level + slope * outcome)[:, place])[:, facts.cell]
         return level, slope
@@ -99,3 +107,10 @@ class CalibratedVariance:
         """The variance that the spread of a cell's own outcomes adds to w(y − ȳ)."""
         ww, we, ee = own
         return np.asarray(ee - 2 * outcome * we + outcome**2 * ww)
+
+
+def _group_of_cell(facts: PublicFacts) -> Integers:
+    """A group of each cell: values are the same in all of them."""
+    place = np.empty(len(facts.codes), np.int64)
+    place[facts.cell] = np.arange(len(facts.cell))
+    return place

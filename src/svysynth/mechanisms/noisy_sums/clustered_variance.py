@@ -84,6 +84,19 @@ class ClusteredVariance:
             found[:, number] = np.maximum(between, 0.0) + within
         return found
 
+    def of_values(self, level: Floats, slope: Floats) -> Floats:
+        """The two terms for z = w(level + slope·y) with values for each cell: draw × cell. One for each draw."""
+        of, constant, part = self.pairs, self.weight * level, self.weight * slope * self.outcome
+        mean = constant + part
+        first, second = (constant, part) if of.log else (mean, self.weight * slope)
+        between = ((mean @ self.sizes.design) * mean).sum(axis=1)
+        by_first, by_second = first @ self.sizes.pairs, second @ self.sizes.pairs
+        one, both, other = (
+            (x * y).sum(axis=1) for x, y in ((by_first, first), (by_first, second), (by_second, second))
+        )
+        within = of.of_weight * one + 2 * of.of_both * both + of.of_outcome * other
+        return np.asarray(np.maximum(between, 0.0) + within)
+
 
 @outlined
 @dataclass(frozen=True, eq=False)

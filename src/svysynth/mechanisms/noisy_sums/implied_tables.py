@@ -254,16 +254,18 @@ def _figures(
     typical = _Sums.of(cells, np.maximum(facts.size, LEAST_SIZE), facts, domain, base)
     values = _linearised(statistic, typical, cells.scaled)
     left_out = _not_followed(statistic, typical, cells, facts, domain)
+    of_clusters = None
+    if clusters is not None and cells.pairs is not None:
+        of_clusters = ClusteredVariance(clusters, cells.weight, cells.outcome, cells.pairs)
     if cells.calibration is not None:
         moments = _moments_within(cells, facts), _moments_of_spread(cells, facts)
         of_records = (cells.weight, cells.outcome), moments, facts, domain, typical.in_base
-        design, left_out = cells.calibration(*of_records, values)
+        design, left_out = cells.calibration(*of_records, values, of_clusters)
     elif cells.known is not None:
         design = cells.known(domain, *values[:2])
-    elif clusters is None or cells.pairs is None:
+    elif of_clusters is None:
         design = _design_variance(statistic, typical, cells, facts, domain)
     else:
-        of_clusters = ClusteredVariance(clusters, cells.weight, cells.outcome, cells.pairs)
         design = of_clusters(*_of_cells(facts, domain, base), *values)
         design += _within_cells(cells, facts, typical.in_base, domain, *values)
     design = design - np.minimum(left_out, MOST_NOT_FOLLOWED * design)

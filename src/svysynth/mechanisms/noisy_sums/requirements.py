@@ -53,9 +53,9 @@ def unmet_requirements(spec: Spec) -> list[Finding]:
             "set a lower end above zero, or use survey.transform = 'identity'",
         ),
         (
-            survey.calibration is not None and (survey.cluster is not None or privacy_of(spec).protect == "record"),
+            survey.calibration is not None and privacy_of(spec).protect == "record",
             "survey.calibration",
-            "asks for calibration in a design with clusters, or where whole records are protected",
+            "asks for calibration where whole records are protected",
             NO_FORM,
             "leave survey.calibration out, or use guarantee = 'asymptotic'",
         ),
