@@ -178,6 +178,30 @@ def test_missing_answers_are_refused_where_no_code_is_declared():
         svysynth.read_survey(path, **named | outcome)
 
 
+@pytest.mark.parametrize("code", ["5", "x", 0.5, 5])
+def test_a_code_that_is_neither_yes_nor_no_is_refused(code):
+    codes = [code, type(code)(1), type(code)(0)]
+    frame = pl.DataFrame({"y": [1.0] * 3, "w": [1.0] * 3, "a": ["k"] * 3, "u": codes})
+    named = {"outcome": "y", "weight": "w", "public": "a"}
+    with pytest.raises(SurveyError, match="not among the codes of 'yes' and 'no'"):
+        svysynth.read_survey(frame, **named, variables={"u": {"kind": "yes/no", "yes": "1", "no": "0"}})
+
+
+@pytest.mark.parametrize(
+    "codes", [["1", "0", "NA"], ["1.0", "0.0", ""], [" 1", "0 ", "."], [1.0, 0.0, None], [1, 0, None]]
+)
+def test_codes_of_yes_and_no_are_known_however_the_file_writes_them(codes, tmp_path):
+    path = tmp_path / "people.csv"
+    frame = pl.DataFrame({"y": [1.0] * 6, "w": [1.0] * 6, "a": ["k"] * 6, "u": [*codes, *codes]})
+    frame.write_csv(path)
+    for data in (frame, path):
+        named = {"outcome": "y", "weight": "w", "public": "a", "columns": {"u": {"missing": "NA"}}}
+        for more in ({}, {"no": "0"}):
+            survey = svysynth.read_survey(data, **named, variables={"u": {"kind": "yes/no", "yes": "1"} | more})
+            found = svysynth.tabulate(survey, [], "mean", of="u").select("statistic", "estimate", "n").rows()
+            assert found == [("mean", 0.5, 4), ("answered", pytest.approx(4 / 6), 6)]
+
+
 def test_titles_of_workbooks_and_terminals_have_labels():
     labels = {"a": "Awards", "s": "School type", "z": "Pupils"}
     survey = read("apistrat", "")

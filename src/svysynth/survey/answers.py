@@ -6,7 +6,7 @@ disk, and the level of a record in a table is looked up in its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,7 +145,9 @@ def _read_yes_or_no(series: pl.Series, declared: VariableSpec, may_miss: bool) -
         series = series.set(text.is_in(MISSING_NUMBERS) & ~text.is_in([*yes, *no]), None)
     if not may_miss:
         refuse_missing(series.name, series.null_count(), len(series), LIST.format(name=series.name))
-    distinct, text, unlisted = codes_listed(series, [*yes, *no])
+    distinct, text, _ = codes_listed(series, [*yes, *no])
+    text = _as_listed(text, [*yes, *no])
+    unlisted = ~text.is_in([*yes, *no]).fill_null(value=False) & distinct.is_not_null()
     if no:
         bad = int((series.is_in(distinct.filter(unlisted).implode()) & series.is_not_null()).sum())
         if bad:
@@ -155,6 +157,14 @@ def _read_yes_or_no(series: pl.Series, declared: VariableSpec, may_miss: bool) -
     value = text.is_in(yes).fill_null(value=False).cast(pl.Float64).set(distinct.is_null(), np.nan)
     slices = (series.slice(start, SLICE) for start in range(0, len(series), SLICE))
     return pl.concat([piece.replace_strict(distinct, value, return_dtype=pl.Float64) for piece in slices])
+
+
+def _as_listed(text: pl.Series, codes: Sequence[str]) -> pl.Series:
+    """Codes as text, with `1.0` as `1` where that is what the list has: a "1.0" must not count as another code."""
+    number = text.cast(pl.Float64, strict=False)
+    whole = number.round().cast(pl.Int64, strict=False).cast(pl.String)
+    same = (number == number.round()) & whole.is_in(codes) & ~text.is_in(codes)
+    return pl.select(pl.when(same).then(whole).otherwise(text)).to_series()
 
 
 def _read_category(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.Series, Iterable[str]]:
