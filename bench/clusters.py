@@ -1,12 +1,12 @@
 """Measures coverage of tables on repeated two-stage samples: 60 clusters of about 20 records.
 
     python bench/clusters.py OUT --keep FOLDER --icc 0.05 0.2 --replicates 300 --workers 16
-        --methods fbs "fbs ignoring clusters" fbp "asymptotic fbs" --epsilon 5 --asymptotic-epsilon 10.8
+        --methods fbs "fbs ignoring clusters" fbp laplace "asymptotic fbs" --epsilon 5 --asymptotic-epsilon 10.8
 
 A finite population has 1,000 clusters in five regions. From each region twelve clusters are drawn with replacement,
 with chances that go with the outcome, and from a cluster 10 to 30 records, again with unequal chances. --icc is the
 share of the variance of the log outcome that is between clusters. ε is for answers that are blanked out; for changed
-answers it is twice as large.
+answers it is twice as large. (With noise on the tables it is this twice as large ε in both cases.)
 
 The program writes a CSV with a row for each share, method, statistic and class of cells: the whole, margins of one
 column, cells of two columns, cells of three. The row has coverage of 95% intervals (the mean, and the least of any
@@ -32,8 +32,13 @@ import polars as pl
 import svysynth
 from repeated_samples import add_options, bounds_around, by_class, figures, noisy_sums, run, write
 from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.estimation.tables import tabulate_all
+from svysynth.mechanisms.noise import StudyNoise
+from svysynth.mechanisms.noisy_tables.tables import additive_tables
 
+LAPLACE = {"laplace": ((1e3, 1e6), 20, 20), "laplace, narrow bounds": ((5e3, 2.5e5), 10, 6)}
+"""Noise on the tables: bounds of the outcome, and factors below and above the mean weight."""
 ASYMPTOTIC = {"asymptotic fbs": svysynth.FBS}
 IGNORING = " ignoring clusters"
 DIRECT = ("direct", f"direct{IGNORING}")
@@ -130,6 +135,12 @@ class Study:
         survey, streams = self.survey(replicate, method == case), svysynth.Streams.seeded(1000 + replicate)
         if method == "direct":
             found = [("tables", True, True, tabulate_all(survey, TABLES))]
+        elif method in LAPLACE:
+            outcome, below, above = LAPLACE[method]
+            weight = len(self.population) / len(survey)
+            bounds = BoundsSpec(outcome=outcome, weight=(weight / below, weight * above))
+            made = additive_tables(survey, TABLES, 2 * epsilon, bounds, noise=StudyNoise(streams))
+            found = [("tables", True, True, made.tables)]
         elif method in ASYMPTOTIC:
             found = self.asymptotic(survey, method, epsilon, streams)
         else:

@@ -129,6 +129,18 @@ def test_an_interval_that_reaches_beyond_the_data_is_missing_with_mean_alone():
     assert row["lower"] <= row["estimate"] <= row["upper"]
 
 
+@pytest.mark.parametrize("interval", ["mean", "xlogit", "beta"])
+def test_the_largest_value_of_a_cell_has_no_interval(interval):
+    """The share at or below it is 1 in the sample, with a variance of 0, and less than 1 in the population."""
+    frame = pl.DataFrame({"y": [3.0, 4, 5, 6], "w": np.ones(4), "a": ["x", "y", "y", "y"]})
+    few = svysynth.read_survey(frame, outcome="y", weight="w", public="a")
+    estimation = svysynth.EstimationSpec(quantile_interval=interval)
+    table = svysynth.tabulate(few, "a", ["median", "quantile(0.9)"], estimation)
+    largest = table.filter((pl.col("statistic") == "quantile(0.9)") | (pl.col("a") == "x"))
+    assert largest["estimate"].to_list() == [3.0, 6.0, 3.0, 6.0]
+    assert largest.select("se", "lower", "upper", "reliability").null_count().row(0) == (4,) * 4
+
+
 def test_a_cell_without_records_has_no_quantile_and_no_share():
     frame = pl.DataFrame({"y": [1.0, 2, 3, 4], "w": np.ones(4), "a": ["x", "x", "y", "y"], "b": ["p", "p", "q", "p"]})
     sparse = svysynth.read_survey(frame, outcome="y", weight="w", public=["a", "b"])
@@ -159,16 +171,13 @@ def test_numbers_keep_their_digits():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "quantile(1)",
-            "'statistics.1' asks for a quantile that is not for a share between 0 and 1, as in quantile(0.25)",
-        ),
-        ("quantile(50)", "not for a share between 0 and 1"),
+        ("quantile(1)", "'statistics.1' needs a share between 0 and 1, as in quantile(0.25)"),
+        ("quantile(50)", "needs a share between 0 and 1"),
         ("share(> 1e999)", "has a threshold that is too large"),
         (
             "share(50000)",
-            "'statistics.1' must be one of count, mean, total, proportion, median, quantile(0.25), share(> 50000), "
-            "ratio(y, x) or answered",
+            "'statistics.1' must be one of count, mean, total, proportion, median, answered, a ratio such as "
+            "ratio(y, x), a quantile such as quantile(0.25), or a share such as share(> 50000)",
         ),
         ("p50", "must be one of count"),
         ("", "statistics.1"),

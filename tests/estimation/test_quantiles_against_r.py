@@ -57,6 +57,11 @@ def test_quantiles_are_those_of_svyquantile(design, domain):
     for (rule, interval), values in theirs.group_by("rule", "interval", maintain_order=True):
         estimation = svysynth.EstimationSpec(quantile_rule=rule, quantile_interval=interval)
         statistics = values["statistic"].unique().to_list()
+        if interval == "mean":  # where no record is above the quantile, R gives the interval from itself to itself
+            without = [
+                pl.when(pl.col("se") == 0).then(None).otherwise(name).alias(name) for name in ("lower", "upper", "se")
+            ]
+            values = values.with_columns(without)
         assert_agrees(svysynth.tabulate(read(design, domain), ["a", "b"], statistics, estimation), values)
 
 

@@ -155,3 +155,12 @@ def test_a_table_with_too_many_rows_is_refused():
     survey = svysynth.read_survey(frame, outcome="y", weight="w", public=["a", "b"])
     with pytest.raises(SurveyError, match="rows"):
         tabulate(survey, ["a", "b"])
+
+
+def test_the_proportion_of_the_whole_has_no_error():
+    """Without rounding error, whatever the weights."""
+    weights = np.random.default_rng(3).uniform(1, 40, 183)
+    frame = pl.DataFrame({"y": weights, "w": weights, "c": np.arange(183) % 15, "a": np.arange(183) % 3})
+    survey = svysynth.read_survey(frame, outcome="y", weight="w", cluster="c", public="a")
+    whole = tabulate(survey, "a", "proportion").row(0, named=True)
+    assert (whole["se"], whole["lower"]) == (0.0, whole["upper"])

@@ -13,7 +13,7 @@ from svysynth import SurveyError, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
 from svysynth.core.spec.whole import parse_spec
 from svysynth.core.streams import Streams
-from svysynth.estimation.combining import combine_estimates
+from svysynth.estimation.combining import combine, combine_estimates
 from svysynth.evaluation.frontier import refuse_unsupported
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.mechanisms.base import find_public
@@ -66,6 +66,16 @@ def test_synthetic_files_are_combined_like_means(released):
     for name in ("estimate", "se", "lower", "upper"):
         np.testing.assert_allclose(both[name].to_numpy(), getattr(expected, name), rtol=1e-12)
     np.testing.assert_allclose((both["lower"] + both["upper"]).to_numpy(), 2 * both["estimate"].to_numpy())
+
+
+def test_what_has_no_standard_error_has_no_degrees_of_freedom_either():
+    """As an empty field of tables.csv, not as a NaN."""
+    frame = pl.DataFrame({"y": np.arange(1.0, 9), "w": np.ones(8), "a": ["x"] * 8})
+    few = svysynth.read_survey(frame, outcome="y", weight="w", public="a")
+    tables = [svysynth.tabulate(few, [], "quantile(0.1)").with_columns(pl.col("estimate") + more) for more in (0, 1)]
+    row = combine(tables, svysynth.EstimationSpec()).row(0, named=True)
+    assert row["estimate"] == 1.5
+    assert [row[name] for name in ("se", "df", "lower", "upper", "cv", "reliability")] == [None] * 6
 
 
 def test_quantiles_of_the_population_model_weigh_cells_and_not_records():

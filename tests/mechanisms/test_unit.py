@@ -71,9 +71,15 @@ def test_the_promise_names_the_cluster():
     assert "a whole cluster's y and w are blanked out" in first
 
 
+def test_noisy_tables_can_protect_clusters_too():
+    spec = parse_spec(SPEC.format(cluster='cluster = "c"', mechanism="laplace"))
+    promise = mechanism_of(spec.privacy).guarantee(spec.survey, spec.privacy)
+    assert (promise.unit, promise.charged, promise.epsilon_blanked) == ("cluster", 5.0, 5.0)
+
+
 @pytest.mark.parametrize(
     ("cluster", "mechanism", "setting"),
-    [("", "fbs", "survey.cluster"), ('cluster = "c"', "laplace", "privacy.unit")],
+    [("", "fbs", "survey.cluster"), ("", "laplace", "survey.cluster")],
 )
 def test_clusters_that_cannot_be_protected_are_refused(cluster, mechanism, setting):
     with pytest.raises(svysynth.SurveyError, match=setting):

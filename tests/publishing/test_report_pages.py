@@ -55,8 +55,8 @@ from svysynth.publishing.lookalikes import look_alikes
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.internal import Review, internal_page
 from svysynth.publishing.report.page import policy, source
-from svysynth.publishing.report.plots import IN_THE_DARK, MOST_POINTS
-from svysynth.publishing.report.public import MOST_ROWS_SHOWN, public_page, snippets
+from svysynth.publishing.report.plots import IN_THE_DARK, MOST_POINTS, violins
+from svysynth.publishing.report.public import MOST_ROWS_SHOWN, NO_INTERVAL, public_page, snippets
 from svysynth.publishing.verdict import beside, judge_release
 from svysynth.survey.domains import PublicDomain, domain_column
 from svysynth.survey.files import write_frame
@@ -385,6 +385,29 @@ def test_the_tables_of_the_page_are_those_of_the_release():
     labels = [cell["text"] for cell in Elements(pages()["public fbp"])["th"] if cell["scope"] in ("row", "rowgroup")]
     assert labels.count("Male") == 9
     assert labels.count("1") == 1
+
+
+def test_public_weights_are_not_said_to_be_drawn():
+    assert "weights were drawn" in squeezed(pages()["public fbs"])
+    text = squeezed(public_page(public_weights()))
+    assert "and the same weights, which are public. Its salary was drawn from a statistical model" in text
+    assert "weights were drawn" not in text
+
+
+def test_quantiles_without_an_interval_are_explained():
+    table = TableSpec(by=("field", "gender"), statistics=("quantile(0.01)", "median"))
+    release = release_of(example("fbs")[2], spec_of("fbs", (table,)))
+    known = release.tables.with_columns(pl.col("se").fill_null(1.0))
+    assert not known.equals(release.tables)
+    assert NO_INTERVAL in squeezed(html.unescape(public_page(release)))
+    assert NO_INTERVAL not in squeezed(html.unescape(public_page(replace(release, tables=known))))
+
+
+def test_many_distributions_side_by_side_take_the_whole_width():
+    shown = {"axis": "ratio", "alt": "ratios", "line": 1.0, "line_name": "one"}
+    for number, wide in ((4, False), (5, True)):
+        names = ["Share with salary at or above 50,000"] * number
+        assert violins([np.arange(3.0)] * number, names, **shown).wide == wide
 
 
 def test_noise_is_told_apart_from_sampling():

@@ -118,3 +118,12 @@ def test_clusters_and_the_strata_that_number_them_cannot_be_grouped(section: str
     text = "[survey]\ndata = 'd'\noutcome = 'y'\nweight = 'w'\npublic = ['g', 'c']\nstrata = 'h'\ncluster = 'c'\n"
     with pytest.raises(svysynth.SurveyError, match=r"groups the (clusters|strata)"):
         parse_spec(text + f"[survey.{section}\n")
+
+
+def test_cells_with_large_numbers_give_the_numbers_of_their_ranks() -> None:
+    """Where each weight makes a cell of its own, cells times clusters may exceed 64 bits."""
+    random = np.random.default_rng(6)
+    psu, cell, one = np.repeat(np.arange(40), 5), random.integers(0, 9, 200), np.ones(200, np.int64)
+    alone = np.zeros(40, np.int64)
+    expected = number_clusters(cell, psu, one, alone)
+    np.testing.assert_array_equal(number_clusters(cell * 2**58 + 2**40, psu, one, alone), expected)

@@ -101,7 +101,9 @@ MECHANISMS: tuple[ListedMechanism, ...] = (
     ListedMechanism(
         (), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True, True, True
     ),
-    ListedMechanism(("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables"),
+    ListedMechanism(
+        ("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables", clusters=True
+    ),
     ListedMechanism(("laplace-paper",), "none", False, "svysynth.mechanisms.paper_comparison.mechanism.PaperLaplace"),
 )
 

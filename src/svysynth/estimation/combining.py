@@ -236,7 +236,7 @@ def combine(
             pl.Series("reliability", grade(cv, found.df, estimation), dtype=pl.String),
         )
         .with_columns(
-            pl.col("estimate", "se", "lower", "upper").fill_nan(None),
+            pl.col("estimate", "se", "df", "lower", "upper").fill_nan(None),
             pl.when(pl.col("cv").is_finite()).then(pl.col("cv")),
             pl.when(pl.col("cv").is_finite()).then(pl.col("reliability")),
         )

@@ -110,7 +110,7 @@ def finish_table(
     Without an `interval` it is symmetric about the estimate.
     """
     se = np.sqrt(variance)
-    if statistic == "count":  # a count that the design fixes has no error, only rounding error
+    if statistic in ("count", "proportion"):  # one that the design fixes has no error, only rounding error
         se = np.where(has_error(value, se) | np.isnan(se), se, 0.0)
     half = half_length(se, df, estimation.confidence)
     lower, upper = interval or (value - half, value + half)

@@ -129,13 +129,18 @@ def _at_most(limit: Floats, value: Floats, row: Integers) -> Floats:
 def share_interval(
     share: Floats, se: Floats, count: Integers, df: float, estimation: EstimationSpec
 ) -> tuple[Floats, Floats]:
-    """The interval of a share; NaN for an end beyond 0 or 1."""
+    """The interval of a share; NaN for an end beyond 0 or 1.
+
+    If all records of a cell are at or below the quantile, their share has a variance of 0, which says nothing of how
+    far the population reaches. There is no interval then.
+    """
     student = quantile(df, estimation.confidence)
     se = np.where(se < ROUNDING, 0.0, se)
     with np.errstate(divide="ignore", invalid="ignore"):
         match estimation.quantile_interval:
             case "mean":
-                ends = share - student * se, share + student * se
+                half = np.where(share > 1 - ROUNDING, np.nan, student * se)
+                ends = share - half, share + half
             case "xlogit":
                 half = student * se / (share * (1 - share))
                 ends = expit(logit(share) - half), expit(logit(share) + half)

@@ -29,8 +29,8 @@ PUBLIC_DOMAIN = "name public columns only: add a column to survey.public if all 
 MOST_UNDECLARED = 0.005
 """The share of records whose level was replaced by another one, above which the reviewer is told."""
 CLUSTERED = (
-    "use mechanism = 'fbs' or 'fbp' with guarantee = 'global', which take clusters into account; leave survey.cluster "
-    "out only if the sample has no clusters"
+    "use mechanism = 'fbs' or 'fbp' with guarantee = 'global', or mechanism = 'laplace', which take clusters into "
+    "account; leave survey.cluster out only if the sample has no clusters"
 )
 FROM_FILES = (
     "leave these statistics out of the tables, and make them from the synthetic files of 'fbs' with guarantee = "

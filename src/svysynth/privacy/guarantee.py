@@ -172,6 +172,7 @@ def additive(
     public: tuple[str, ...],
     universe: str | None = None,
     cluster: str | None = None,
+    unit: Unit = "respondent",
 ) -> Guarantee:
     """The guarantee of additive noise: ε for a respondent changed in any way, and so for one blanked out too."""
     return Guarantee(
@@ -185,6 +186,7 @@ def additive(
         public=public,
         universe=universe,
         cluster=cluster,
+        unit=unit,
         transform="identity",
         units="as in the file, clamped to public bounds",
     )

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from svysynth.core.grouping import Integers
+from svysynth.core.grouping import Integers, group_ids
 
 
 def number_clusters(cell: Integers, psu: Integers, count: Integers, psu_stratum: Integers) -> Integers:
@@ -21,7 +21,8 @@ def number_clusters(cell: Integers, psu: Integers, count: Integers, psu_stratum:
     `cell`, `psu` and `count` are of each record, or of groups of so many records; `psu_stratum` is the stratum of each
     cluster.
     """
-    cells = int(cell.max()) + 1
+    found, cell = group_ids(cell, int(cell.max()) + 1)  # so that the products below stay below 64 bits
+    cells = len(found)
     keys, place = np.unique(psu.astype(np.int64) * cells + cell, return_inverse=True)
     size = np.bincount(place, count).astype(np.int64)
     starts = np.searchsorted(keys // cells, np.arange(len(psu_stratum) + 1))

@@ -562,12 +562,6 @@ def test_what_cannot_be_done_is_refused(epsilon, settings, message):
             attempt(make_survey(), BY_BOTH, epsilon, BOUNDS, **settings)
 
 
-def test_clusters_are_refused():
-    survey = make_survey(cluster=[number % 50 for number in range(400)])
-    with pytest.raises(SurveyError, match=r"survey\.cluster"):
-        additive_tables(survey, BY_BOTH, 1.0, BOUNDS)
-
-
 def test_a_column_that_is_not_public_is_refused():
     with pytest.raises(SurveyError, match="not public"):
         additive_tables(make_survey(), [TableSpec(by=("y",))], 1.0, BOUNDS)

@@ -87,7 +87,7 @@ class PrivacySpec(Section):
     def _clusters_can_be_protected(self) -> Self:
         member = find_mechanism(self.mechanism, self.guarantee)
         if self.unit == "cluster" and not (member and member.clusters):
-            which = "'fbs', or 'fbp' with the guarantee 'global'"
+            which = "'fbs', 'laplace', or 'fbp' with the guarantee 'global'"
             raise clash(f"'privacy.unit' can be 'cluster' only for {which}, which take clusters into account")
         if self.unit == "cluster" and self.protect == "record":
             raise clash("'privacy.unit' cannot be 'cluster' with 'privacy.protect' = 'record'")

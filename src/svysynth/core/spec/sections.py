@@ -55,12 +55,18 @@ class Section(BaseModel, metaclass=Sections):
 
 def explained(error: ValidationError, place: str, root: type[BaseModel]) -> SurveyError:
     """The problems of a spec in one error."""
-    details = error.errors(include_url=False, include_input=False)
+    details = _causes(error.errors(include_url=False, include_input=False))
     problems = [_explain(detail, root) for detail in details[:MOST_PROBLEMS]]
     if details[MOST_PROBLEMS:]:
         problems.append(f"and {len(details) - MOST_PROBLEMS:,} more")
     remedy = "correct the settings named here; docs/spec.md lists them all"
     return SurveyError("spec", place, "; ".join(problems), remedy)
+
+
+def _causes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without the lists that are too short only because pydantic left out their wrong entries."""
+    lists = {detail["loc"][:-1] for detail in details}
+    return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in lists]
 
 
 def _explain(detail: ErrorDetails, root: type[BaseModel]) -> str:
@@ -76,6 +82,8 @@ def _explain(detail: ErrorDetails, root: type[BaseModel]) -> str:
             return f"'{setting}' is not a known setting{_known_setting_hint(root, location)}"
         case "literal_error":
             return f"'{setting}' must be one of {context['expected'].replace(' or ', ', ')}"
+        case "too_short":
+            return f"'{setting}' must not be empty" if context["min_length"] == 1 else f"'{setting}' {detail['msg']}"
         case "clash":
             return detail["msg"]
         case _:

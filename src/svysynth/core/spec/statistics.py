@@ -24,7 +24,10 @@ Comparison = Literal[">", ">=", "<", "<="]
 MEDIAN = "median"
 ANSWERED: Final = "answered"
 WORDS = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
-FORMS = "count, mean, total, proportion, median, quantile(0.25), share(> 50000), ratio(y, x) or answered"
+FORMS = (
+    "count, mean, total, proportion, median, answered, a ratio such as ratio(y, x), a quantile such as quantile(0.25), "
+    "or a share such as share(> 50000), share(>= 50000), share(< 50000) or share(<= 50000)"
+)
 """What can be asked for, as errors say it."""
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _QUANTILE = re.compile(rf"quantile\(\s*({_NUMBER})\s*\)")
@@ -77,7 +80,7 @@ def _parsed(name: str) -> Parsed:
     if found := _QUANTILE.fullmatch(name):
         share = float(found[1])
         if not 0 < share < 1:
-            raise _not_one("asks for a quantile that is not for a share between 0 and 1, as in quantile(0.25)")
+            raise _not_one("needs a share between 0 and 1, as in quantile(0.25)")
         return Quantile(share)
     if found := _SHARE.fullmatch(name):
         if not math.isfinite(float(found[2])):

@@ -72,7 +72,8 @@ from svysynth.survey.survey import Survey
 FEWEST_OVER_CELLS = 3
 """The number by which records must exceed cells, so that a spread within cells can be estimated."""
 FEWEST_FREE_CLUSTERS = 3.0
-"""The fewest degrees of freedom between clusters, so that a variance between them can be estimated."""
+"""The fewest degrees of freedom between clusters, and between records within them, so that both variances can be
+estimated."""
 NOTE = (
     "The tables come from a model fitted to sums that were measured once, with noise. Standard errors include the "
     "sampling error and the noise. measurement.json contains the noisy sums, and draws.parquet contains the posterior "
@@ -152,6 +153,9 @@ class NoisySums(Mechanism):
             if clusters is not None and not min(clusters.freedom, clusters.degrees_of_freedom) >= FEWEST_FREE_CLUSTERS:
                 problem = "there are too few clusters in each stratum or cell to estimate the variance between clusters"
                 raise SurveyError("spec", "survey.cluster", problem, f"{merge}, or merge strata")
+            if clusters is not None and clusters.within < FEWEST_FREE_CLUSTERS:
+                problem = "has too few records that share a cluster to tell the variance between clusters from the rest"
+                raise SurveyError("spec", "survey.cluster", problem, "leave it out if most clusters have one record")
             if clusters is not None and survey.index.lonely.any():
                 problem = "has strata with one cluster, whose part of the variance between clusters is not modelled"
                 raise SurveyError("design", "survey.strata", problem, "merge them with a neighbour")

@@ -235,9 +235,11 @@ class Pieces:
     size: Floats
     drawn: Floats
     """The number of records in the stratum of each piece."""
+    units: Floats
+    """The number of primary sampling units in the stratum of each piece."""
     scale: Floats
     centred: Floats
-    """0 for a stratum with one record, whose square then counts without centring; else 1."""
+    """0 for a stratum with one unit, whose square then counts without centring; else 1."""
 
     def largest_scale(self, rows: int) -> Floats:
         """The largest scale among the pieces of each row."""
@@ -254,6 +256,7 @@ class Strata:
     column: str | None
     of_cell: Integers | None
     drawn: Floats
+    units: Floats
     scale: Floats
     centred: Floats
     whole_scale: float
@@ -267,10 +270,12 @@ class Strata:
         of_cell[grid.cell] = index.stratum
         unsampled = np.where(index.unsampled < EXHAUSTED, 0.0, index.unsampled)
         spread = np.where(index.lonely, float(lonely == "adjust"), index.psus / np.maximum(index.psus - 1, 1))
-        whole = float(unsampled.max()) * len(survey) / max(len(survey) - 1, 1)
+        total = int(index.psus.sum())
+        whole = float(unsampled.max()) * total / max(total - 1, 1)
         is_known = column is None or column in grid.columns
-        drawn, centred = index.psus.astype(float), np.where(index.lonely, 0.0, 1.0)
-        return cls(column, of_cell if is_known else None, drawn, unsampled * spread, centred, whole)
+        drawn, units = np.bincount(index.stratum, minlength=index.strata).astype(float), index.psus.astype(float)
+        centred = np.where(index.lonely, 0.0, 1.0)
+        return cls(column, of_cell if is_known else None, drawn, units, unsampled * spread, centred, whole)
 
     def finer(self, grid: Grid, level: Level) -> Level | None:
         """The level whose rows are the rows of this level, split by stratum; None if no table has it."""
@@ -281,9 +286,11 @@ class Strata:
         """The parts of each row that are rows of the finer level; without such a level, each row, as in one stratum."""
         if finer is None or self.of_cell is None:
             rows = grid.rows[level]
-            drawn, scale = np.full(rows, float(grid.size.sum())), np.full(rows, self.whole_scale)
-            return Pieces(level, np.arange(rows), grid.add(level, grid.size), drawn, scale, np.ones(rows))
+            drawn, units = np.full(rows, self.drawn.sum()), np.full(rows, self.units.sum())
+            size, scale = grid.add(level, grid.size), np.full(rows, self.whole_scale)
+            return Pieces(level, np.arange(rows), size, drawn, units, scale, np.ones(rows))
         stratum = np.empty(grid.rows[finer], np.int64)
         stratum[grid.row[finer]] = self.of_cell
         owner, size = grid.owner(finer, level), grid.add(finer, grid.size)
-        return Pieces(finer, owner, size, self.drawn[stratum], self.scale[stratum], self.centred[stratum])
+        drawn, units = self.drawn[stratum], self.units[stratum]
+        return Pieces(finer, owner, size, drawn, units, self.scale[stratum], self.centred[stratum])

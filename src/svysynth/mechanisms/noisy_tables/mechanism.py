@@ -71,15 +71,15 @@ class NoisyTables(Mechanism):
     def check(self, survey: Survey, spec: Spec) -> None:
         """Refuse designs, variance methods and budgets that this mechanism cannot handle. All of these are public."""
         privacy, bounds = _settings(spec)
-        check_additive(survey, spec.requested_tables, privacy.epsilon, bounds, spec.estimation)
+        check_additive(survey, spec.requested_tables, privacy.epsilon, bounds, spec.estimation, privacy.unit)
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
         """Advice to the reviewer: bounds that cut off data, and public columns that determine the outcome."""
         return examine_bounds(survey, _settings(spec)[1])
 
     def guarantee(self, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts) -> Guarantee:
-        """ε for any change of a respondent's outcome and weight."""
-        return additive(privacy.epsilon, **vars(Roles.of(survey)))
+        """ε for any change of the outcome and weight of a respondent, or of all respondents of a cluster."""
+        return additive(privacy.epsilon, unit=privacy.unit, **vars(Roles.of(survey)))
 
     def run(self, survey: Survey, spec: Spec, pay: Pay, streams: Streams, progress: Progress) -> Made:
         """Measure the sums with noise, once, and make the tables from them."""
@@ -88,8 +88,15 @@ class NoisyTables(Mechanism):
         paid = pay(guarantee)
         # a run with a seed is not charged, so it must not use real noise either
         noise = None if streams.fresh else StudyNoise(streams)
-        tables, estimation = spec.requested_tables, spec.estimation
-        noisy = additive_tables(survey, tables, privacy.epsilon, bounds, noise=noise, estimation=estimation)
+        noisy = additive_tables(
+            survey,
+            spec.requested_tables,
+            privacy.epsilon,
+            bounds,
+            noise=noise,
+            estimation=spec.estimation,
+            unit=privacy.unit,
+        )
         notes = noisy.budget, *noisy.notes
         return Made(guarantee, paid, Synthetic(()), noisy.tables, NoiseEvidence(noisy.tables, notes), notes)
 
@@ -113,14 +120,14 @@ class NoisyTables(Mechanism):
         self, survey: Survey, spec: Spec, name: str, grid: Grid, streams: Streams, progress: Progress
     ) -> Iterator[Try]:
         """Tables at every ε and repeat, with the noise of a release."""
-        bounds = None if spec.privacy is None else spec.privacy.bounds
-        if bounds is None:
+        if spec.privacy is None or spec.privacy.bounds is None:
             remedy = f"declare them, or leave '{name}' out of --mechanism"
             raise SurveyError("spec", "privacy.bounds", "are not declared", remedy)
+        bounds, unit, tables = spec.privacy.bounds, spec.privacy.unit, spec.requested_tables
         for epsilon in grid.epsilons:
             progress(f"{name}: ε = {epsilon:g}")
             for repeat in range(grid.repeats):
-                found = additive_tables(survey, spec.requested_tables, epsilon, bounds, estimation=spec.estimation)
+                found = additive_tables(survey, tables, epsilon, bounds, estimation=spec.estimation, unit=unit)
                 yield epsilon, 0, repeat, found.tables
 
 

@@ -21,13 +21,23 @@ variance q for the direct variance and MODEL_ERROR for the modelled one. Without
 blend is kept between what records with these sums must have, Σz² ≥ (Σz)²/n, and what they can have,
 Σz² ≤ S₀·((a + bτ)² + b²(1 − τ²)). If no table splits a row by stratum, the sample counts as one stratum, which gives
 too large a variance if strata differ.
+
+In a design of clusters c_h and the degrees of freedom are those of clusters. What pairs of records of the same cluster
+add is then added to the variance of records, unless it is negative. A row has Π such pairs, which is public. They add
+
+    Σ_h c_h·(Π·(μ_w·z̄² + μ_y·b²ū² + cross) − (Σz)²·(1/m_h − 1/n_h)),
+
+with m_h clusters in the stratum, means z̄ and ū of z and u in the row, and μ_w and μ_y measured for the whole file
+(`alike.py`). Not measured is the cross part, of weights with outcomes: it is taken to be as large as it can be. Where
+outcomes of a row vary more than the model says, the part of outcomes is larger in proportion.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, partial
 
 import numpy as np
@@ -37,12 +47,13 @@ from svysynth.core.errors import SurveyError
 from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
-from svysynth.core.spec.privacy import BoundsSpec
+from svysynth.core.spec.privacy import BoundsSpec, Unit
 from svysynth.core.spec.statistics import Statistic
 from svysynth.estimation.asked import require_public
 from svysynth.estimation.frames import Layout, finish_table, title_of
-from svysynth.mechanisms.findings import CLUSTERED, no_quantiles, refuse, unknown_domains
+from svysynth.mechanisms.findings import no_quantiles, refuse, unknown_domains
 from svysynth.mechanisms.noise import (
+    LEAST_EPSILON,
     MODEL_ERROR,
     RESOLUTION,
     Level,
@@ -53,6 +64,7 @@ from svysynth.mechanisms.noise import (
     least_steps,
     split_budget,
 )
+from svysynth.mechanisms.noisy_tables.alike import Alike, Answer, Clusters, PairUse, Spread, StratumMeans, measure_alike
 from svysynth.mechanisms.noisy_tables.combinations import (
     Grid,
     LevelSums,
@@ -64,8 +76,11 @@ from svysynth.mechanisms.noisy_tables.combinations import (
     measure,
 )
 from svysynth.mechanisms.noisy_tables.statement import notes_on, statement
+from svysynth.mechanisms.unit import epsilon_of_record
 from svysynth.survey.survey import Survey
 
+PAIRS_SHARE = 0.15
+"""The share of ε that measures how alike respondents of a cluster are, if the design has clusters."""
 LEAST_COUNT = 1 / RESOLUTION
 """A smaller S₀ counts as zero."""
 
@@ -77,7 +92,7 @@ class AdditiveTables:
 
     tables: pl.DataFrame
     """The columns of `tabulate_all`, and se_sampling and se_privacy; se² is the sum of the squares of these two."""
-    uses: tuple[Use, ...]
+    uses: tuple[Use | PairUse, ...]
     budget: str
     """The guarantee, what it covers, and how the budget was spent, in words."""
     notes: tuple[str, ...]
@@ -92,6 +107,7 @@ def additive_tables(
     estimation: EstimationSpec | None = None,
     noise: Noise | None = None,
     consistency: bool = True,
+    unit: Unit = "respondent",
 ) -> AdditiveTables:
     """Tables of a survey that are ε-differentially private; an infinite ε adds no noise.
 
@@ -101,20 +117,26 @@ def additive_tables(
     `noise` are for studies. Call this function once: every call is a release of its own.
     """
     estimation = estimation or EstimationSpec()
-    layouts, grid, uses = _plan(survey, tables, epsilon, bounds, estimation, consistency)
+    own = epsilon_of_record(epsilon, unit, survey)
+    layouts, grid, uses, parts = _plan(survey, tables, own, bounds, estimation, consistency)
     noisy = measure(survey, grid, uses, bounds, noise or OpenDPNoise())
     least = least_steps("points", bounds) / RESOLUTION
     levels = add_up(grid, uses, noisy, least) if consistency else as_measured(uses, noisy)
-    strata = Strata.of(survey, grid, estimation.lonely)
-    estimates = cache(lambda statistic, level: _estimate(statistic, level, levels, grid, strata, bounds, consistency))
+    strata, model = Strata.of(survey, grid, estimation.lonely), _Model.of(grid, levels)
+    alike = _alike(survey, grid, strata, levels, model, bounds, parts, noise or OpenDPNoise())
+    if alike is not None:
+        model = replace(model, sigma_squared=alike.spread, sigma_noise=alike.spread_noise)
+    estimates = cache(
+        lambda statistic, level: _estimate(statistic, level, levels, grid, strata, bounds, model, alike, consistency)
+    )
     frames = [
         _tidy(number, tables[number], layout, statistic, survey, grid, partial(estimates, statistic), estimation)
         for number, layout in enumerate(layouts)
         for statistic in tables[number].sums
     ]
-    return AdditiveTables(
-        pl.concat(frames), uses, statement(epsilon, bounds, uses), notes_on(survey, grid, strata, noise)
-    )
+    pairs = () if alike is None else alike.uses
+    said = statement(epsilon, own, unit, bounds, uses, pairs)
+    return AdditiveTables(pl.concat(frames), (*uses, *pairs), said, notes_on(survey, grid, strata, noise))
 
 
 def check_additive(
@@ -123,9 +145,11 @@ def check_additive(
     epsilon: float,
     bounds: BoundsSpec,
     estimation: EstimationSpec | None = None,
+    unit: Unit = "respondent",
 ) -> None:
     """Refuse what `additive_tables` would refuse, before any budget is spent."""
-    _plan(survey, tables, epsilon, bounds, estimation or EstimationSpec(), consistency=True)
+    own = epsilon_of_record(epsilon, unit, survey)
+    _plan(survey, tables, own, bounds, estimation or EstimationSpec(), consistency=True)
     laplace_measurement(1.0)
 
 
@@ -136,8 +160,8 @@ def _plan(
     bounds: BoundsSpec,
     estimation: EstimationSpec,
     consistency: bool,
-) -> tuple[list[Layout], Grid, tuple[Use, ...]]:
-    """The tables' layouts, their levels and the split of the budget: all public."""
+) -> tuple[list[Layout], Grid, tuple[Use, ...], dict[Answer, Fraction | None]]:
+    """The tables' layouts, their levels and the split of the budget, with the ε of pairs: all public."""
     refuse(no_quantiles(tables, "noise on tables"))
     _refuse(survey, estimation, epsilon)
     columns = tuple(dict.fromkeys(column for table in tables for column in table.by))
@@ -145,17 +169,53 @@ def _plan(
     layouts = [Layout.of(table, columns, survey) for table in tables]
     grid = Grid.of(survey, columns, tables)
     statistics = {statistic for table in tables for statistic in table.sums}
-    uses = split_budget(grid.rows, len(survey), statistics, bounds, epsilon, every_level=not consistency)
-    return layouts, grid, uses
+    rest, parts = part_for_pairs(survey, statistics, epsilon)
+    uses = split_budget(grid.rows, len(survey), statistics, bounds, rest, every_level=not consistency)
+    return layouts, grid, uses, parts
+
+
+def part_for_pairs(
+    survey: Survey, statistics: Collection[Statistic], epsilon: float
+) -> tuple[float, dict[Answer, Fraction | None]]:
+    """The ε that is left for the tables, and that of each number about pairs. They add up exactly."""
+    if survey.design.cluster is None:
+        return epsilon, {}
+    answers: dict[Answer, int] = {"weights": 1}
+    if not {"mean", "total"}.isdisjoint(statistics):
+        answers = {"spread": 1, "weights": 2, "outcomes": 2}
+    rest = epsilon * (1 - PAIRS_SHARE)
+    if math.isinf(epsilon):
+        return rest, dict.fromkeys(answers)
+    part = (Fraction(epsilon) - Fraction(rest)) / sum(answers.values())
+    if part < LEAST_EPSILON:
+        remedy = "use a larger privacy.epsilon"
+        raise SurveyError("spec", "privacy.epsilon", "is too small for these tables", remedy)
+    return rest, {answer: part * share for answer, share in answers.items()}
+
+
+def _alike(
+    survey: Survey,
+    grid: Grid,
+    strata: Strata,
+    levels: Mapping[Level, LevelSums],
+    model: _Model,
+    bounds: BoundsSpec,
+    parts: Mapping[Answer, Fraction | None],
+    noise: Noise,
+) -> Alike | None:
+    """How alike respondents of a cluster are, measured with noise; None without clusters."""
+    if not parts:
+        return None
+    means = StratumMeans.of(grid, strata.pieces(grid, (), strata.finer(grid, ())), levels, model.sigma_squared)
+    clusters = Clusters.of(survey, grid)
+    known = Spread(model.kappa, model.of_weights, model.sigma_squared, model.sigma_noise)
+    return measure_alike(survey, grid, means, clusters, bounds, known, parts, noise)
 
 
 def _refuse(survey: Survey, estimation: EstimationSpec, epsilon: float) -> None:
     if not epsilon > 0:
         raise SurveyError("spec", "privacy.epsilon", "is not positive", "set privacy.epsilon to the ε to spend")
     refuse(unknown_domains(survey))
-    if survey.design.cluster is not None:
-        problem = "noisy tables have no variance estimate for clusters, which would need the totals of each cluster"
-        raise SurveyError("design", "survey.cluster", problem, CLUSTERED)
     if estimation.variance != "taylor":
         place = f"estimation.variance = '{estimation.variance}'"
         raise SurveyError("spec", place, "noisy tables have no replicates", "set estimation.variance = 'taylor'")
@@ -192,6 +252,8 @@ class _Model:
     kappa_noise: float
     """The relative noise variance of κ, and of κσ²."""
     sigma_noise: float
+    of_weights: float
+    """Σu² of the whole sample."""
 
     @classmethod
     def of(cls, grid: Grid, levels: Mapping[Level, LevelSums]) -> _Model:
@@ -208,7 +270,7 @@ class _Model:
         noises = noise * math.sqrt(1 + 4 * place**2 + place**4)
         around = max(square[2] - 2 * place * square[1] + place**2 * square[0], noises, LEAST_COUNT)
         sigma_squared = min(around / of_weights, 1 - place**2)
-        return cls(kappa, sigma_squared, (noise / of_weights) ** 2, (noises / around) ** 2)
+        return cls(kappa, sigma_squared, (noise / of_weights) ** 2, (noises / around) ** 2, of_weights)
 
 
 def _squared(sums: LevelSums) -> Floats:
@@ -223,12 +285,13 @@ def _estimate(
     grid: Grid,
     strata: Strata,
     bounds: BoundsSpec,
+    model: _Model,
+    alike: Alike | None,
     consistency: bool,
 ) -> _Estimates:
     """The estimates with sampling and noise variance; NaN for a mean or proportion if the count is zero."""
-    model = _Model.of(grid, levels)
     if statistic == "proportion":
-        return _proportion(level, levels, grid, strata, model, consistency)
+        return _proportion(level, levels, grid, strata, model, alike, consistency)
     high, (low, top) = bounds.weight[1], bounds.outcome
     middle, half = (low + top) / 2, (top - low) / 2
     sums = levels[level]
@@ -246,7 +309,7 @@ def _estimate(
             value = middle + half * place
     pieces = strata.pieces(grid, level, strata.finer(grid, level))
     privacy = (a**2 + b**2) * sums.point_variance
-    sampling, error = _sampling_variance(sums, levels[pieces.level], pieces, a, b, model)
+    sampling, error = _sampling_variance(sums, levels[pieces.level], pieces, a, b, model, alike)
     return _Estimates(value, sampling * unit**2, privacy * unit**2, _relative(error, sampling + privacy))
 
 
@@ -261,9 +324,12 @@ def _relative(error: Floats, variance: Floats) -> Floats:
 
 
 def _sampling_variance(
-    sums: LevelSums, parts: LevelSums, pieces: Pieces, a: Floats, b: Floats, model: _Model
+    sums: LevelSums, parts: LevelSums, pieces: Pieces, a: Floats, b: Floats, model: _Model, alike: Alike | None
 ) -> tuple[Floats, Floats]:
-    """Σ c_h·(Σz² − (Σz)²/n_h) of z = a·u + b·ut for each row, from noisy sums, and the variance of this estimate."""
+    """Σ c_h·(Σz² − (Σz)²/n_h) of z = a·u + b·ut for each row, from noisy sums, and the variance of this estimate.
+
+    With clusters this is the part of single records, to which that of pairs is added.
+    """
     add = partial(group_sums, pieces.owner, len(a))
     count, place = _count_and_place(sums)
     here_a, here_b = a[pieces.owner], b[pieces.owner]
@@ -280,7 +346,18 @@ def _sampling_variance(
     blend, error = _blend(add(pieces.scale * (squares - center)), q, modelled, of_model)
     floor = add(pieces.scale * np.maximum(linear / pieces.size - center, 0))
     ceiling = np.nan_to_num(most * count * ((a + b * place) ** 2 + b**2 * (1 - place**2)))
-    return np.clip(blend, floor, np.maximum(floor, ceiling)), error
+    single = np.clip(blend, floor, np.maximum(floor, ceiling))
+    if alike is None:
+        return single, error
+    more = np.maximum(np.divide(single, modelled, out=np.ones(len(single)), where=modelled > 0), 1)
+    outcome = here_b**2 * _squared(parts) / pieces.size**2
+    of_weights, of_outcomes, of_both = alike.of_pairs(pieces.level, linear / pieces.size**2, outcome)
+    fewer = pieces.centred * linear * (1 / pieces.units - 1 / pieces.drawn)
+    of_outcomes = more * add(pieces.scale * of_outcomes)
+    pairs = add(pieces.scale * (of_weights + of_both - fewer)) + of_outcomes
+    error += alike.weights_noise * add(pieces.scale * of_weights / max(alike.weights, LEAST_COUNT)) ** 2
+    error += alike.outcomes_noise * (of_outcomes / max(alike.outcomes, LEAST_COUNT)) ** 2
+    return single + np.maximum(pairs, 0), error
 
 
 def _blend(direct: Floats, noise: Floats, modelled: Floats, of_model: Floats) -> tuple[Floats, Floats]:
@@ -301,6 +378,7 @@ def _proportion(
     grid: Grid,
     strata: Strata,
     model: _Model,
+    alike: Alike | None,
     consistency: bool,
 ) -> _Estimates:
     """Proportions: z = u(1 − p)/S₀ in the row and −u·p/S₀ elsewhere in its base, with S₀ of the base.
@@ -331,6 +409,21 @@ def _proportion(
     q = most**2 * ((1 - 2 * share) ** 2 * sums.square_variance + share**4 * whole.square_variance[base])
     blend, error = _blend(direct, q, modelled, model.kappa_noise * modelled**2)
     sampling = np.clip(blend, 0, most * population * share * (1 - share))
+    if alike is not None:
+        own, of_bases = inside.points[0] / pieces.size, outside.points[0] / around.size
+        known, known_base = alike.clusters.pairs[pieces.level], alike.clusters.pairs[around.level]
+        beside = alike.clusters.in_base[pieces.level]
+        fewer, fewer_base = 1 / pieces.units - 1 / pieces.drawn, 1 / around.units - 1 / around.drawn
+
+        def add_pairs(weights: float, centred: float) -> Floats:
+            products = weights * (known * own**2 - 2 * p * beside * own * of_bases[stratum])
+            of_row = pieces.scale * (products - centred * cross * pieces.drawn * fewer)
+            squares = around.scale * (weights * known_base * of_bases**2 - centred * center * around.drawn * fewer_base)
+            of_base_row = group_sums(around.owner, grid.rows[of_base], squares)[base]
+            return np.asarray(group_sums(pieces.owner, len(share), of_row) + share**2 * of_base_row)
+
+        sampling = sampling + np.where(share < 1, np.maximum(add_pairs(alike.weights, 1.0), 0), 0)
+        error = error + alike.weights_noise * add_pairs(1.0, 0.0) ** 2
     # The noise of a row is part of the noise of its base, in proportion to the row's cells, which all have the same.
     part = grid.cells(level) / grid.cells(of_base)[base]
     part = part if consistency or level == of_base else np.zeros(len(share))
@@ -363,7 +456,8 @@ def _tidy(
         relative[row] = found.relative[own]
     labels = layout.label_columns([column for column in grid.columns if column in survey.public])
     in_base, stratum = inside[grid.cell], survey.index.stratum
-    df = _degrees_of_freedom(int(in_base.sum()) - len(np.unique(stratum[in_base])), relative)
+    units = int(in_base.sum()) if survey.index.psu is None else len(np.unique(survey.index.psu[in_base]))
+    df = _degrees_of_freedom(units - len(np.unique(stratum[in_base])), relative)
     frame = finish_table(
         title_of(table, survey.domain), statistic, labels, value, sampling + privacy, count, df, estimation
     )

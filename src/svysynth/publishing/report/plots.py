@@ -46,6 +46,8 @@ FONTS = "'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', A
 LONGEST_LABEL = 30
 MOST_LABELS = 40
 WIDTH, FULL_WIDTH = 4.9, 10.2
+MOST_SIDE_BY_SIDE = 4
+"""How many distributions a plot of the smaller width has room for."""
 DOTS_PER_INCH = 96
 RASTER = 200
 """Dots per inch of plots with too many points to be drawn one by one."""
@@ -63,6 +65,11 @@ class Image:
     alt: str
     width: int
     height: int
+
+    @property
+    def wide(self) -> bool:
+        """Whether it takes the whole width of a page."""
+        return self.width > round(WIDTH * DOTS_PER_INCH)
 
 
 @outlined
@@ -189,12 +196,14 @@ def violins(
 ) -> Image:
     """Distributions side by side, with a line to compare them with."""
     with _style():
-        figure, (axes,) = _panels(WIDTH, 3.4)
+        width = WIDTH if len(names) <= MOST_SIDE_BY_SIDE else FULL_WIDTH
+        letters = max(int(44 * width / WIDTH) // len(names), 6)
+        figure, (axes,) = _panels(width, 3.4)
         axes.axhline(line, color=ALARM, linewidth=1.2, linestyle=(0, (4, 3)))
         axes.annotate(line_name, (-0.78, line), (0, 4), textcoords="offset points", color=ALARM)
         for number, values in enumerate(groups):
             _violin(axes, values, number, COLOURS[number % len(COLOURS)])
-        axes.set_xticks(range(len(names)), [textwrap.fill(_short(name), 44 // len(names)) for name in names])
+        axes.set_xticks(range(len(names)), [textwrap.fill(_short(name, 60), letters) for name in names])
         axes.set_xlim(-0.8, len(groups) - 0.4)
         axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
         axes.tick_params(axis="x", length=0, labelcolor=INK)

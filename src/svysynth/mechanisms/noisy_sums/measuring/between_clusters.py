@@ -107,7 +107,7 @@ def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) 
 
 def centre_outcome(means: Floats, step: float) -> Integers:
     """The centre of T in cells, in whole numbers, for these means of t in scales."""
-    return np.rint(np.clip(means / step, -float(LARGEST), float(LARGEST))).astype(np.int64)
+    return _bounded(means / step)
 
 
 def centre_excess(
@@ -123,11 +123,16 @@ def centre_excess(
     weight = np.exp(level[:, 1] - level[:, 1].max())
     weight *= size.sum() / (size @ weight)
     outcome = level[:, 0] + widths[0] ** 2 / 2 - scaling.log_mean
-    excess = weight * (np.expm1(outcome) if log else means[:, 0])
-    missed = (total - size @ excess) / size.sum()
-    excess += missed * UNKNOWN**2 / (UNKNOWN**2 + 2 * (noise / size.sum()) ** 2)
-    found = np.stack([excess, weight - 1], axis=1) / excess_step(scaling, transform)
-    return np.rint(np.clip(found, -float(LARGEST), float(LARGEST))).astype(np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):  # of scales that are far too wide
+        excess = weight * (np.expm1(outcome) if log else means[:, 0])
+        missed = (total - size @ excess) / size.sum()
+        excess += missed * UNKNOWN**2 / (UNKNOWN**2 + 2 * (noise / size.sum()) ** 2)
+        return _bounded(np.stack([excess, weight - 1], axis=1) / excess_step(scaling, transform))
+
+
+def _bounded(centre: Floats) -> Integers:
+    """Whole numbers that no record exceeds, whatever the floats, so that sums in clusters are exact."""
+    return np.rint(np.clip(np.nan_to_num(centre), -float(LARGEST), float(LARGEST))).astype(np.int64)
 
 
 def sum_squares(

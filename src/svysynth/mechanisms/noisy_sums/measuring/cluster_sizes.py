@@ -42,6 +42,8 @@ class ClusterSizes:
     """Σ_j (H²)_jj/n_j: how often T is."""
     inside: float
     """The trace of H: how often T is in the scatter within cells."""
+    within: float
+    """The degrees of freedom of the differences between records within cells and clusters."""
 
     @classmethod
     def of(cls, facts: PublicFacts) -> ClusterSizes | None:
@@ -59,15 +61,17 @@ class ClusterSizes:
         gram, by_size = _gram(counts, np.ones(clusters)), _gram(counts, 1 / own)
         share = gram / np.maximum(facts.size, 1)[:, None]
         alone = np.bincount(facts.cell, facts.count * unsampled[facts.stratum], cells)
+        of_records = float(clusters - (np.diag(by_size) / np.maximum(facts.size, 1)).sum())
         return cls(
             own.astype(np.int64),
             _gram(counts, unsampled[stratum]) - np.diag(alone),
             by_size,
             design,
             clusters - facts.strata,
-            float(clusters - (np.diag(by_size) / np.maximum(facts.size, 1)).sum()),
+            of_records,
             float(own.sum() - 2 * np.trace(share) + (share * (by_size / np.maximum(facts.size, 1)[:, None]).T).sum()),
             float(own.sum() - np.trace(share)),
+            float(own.sum() - (facts.size > 0).sum() - of_records),
         )
 
     @property
