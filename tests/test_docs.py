@@ -11,6 +11,7 @@ import svysynth
 from generate import CONSOLE, command_line_page, files_page, run, trimmed
 from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.sections import section_of
+from svysynth.core.spec.variables import VariableSpec
 from svysynth.core.spec.whole import parse_spec
 
 ROOT = Path(__file__).parent.parent
@@ -61,12 +62,24 @@ def test_the_spec_page_s_example_is_a_spec_with_the_defaults():
     assert spec.estimation == svysynth.EstimationSpec()
 
 
+def test_the_spec_page_s_examples_of_variables_are_a_spec():
+    text = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
+    example = next(
+        block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "[survey.variables." in block
+    )
+    spec = parse_spec('[survey]\ndata = "a.csv"\noutcome = "salary"\nweight = "w"\npublic = "field"\n' + example)
+    assert spec.survey.kinds == {"hours": "amount", "status": "category", "in_work": "yes/no"}
+    assert [spec.survey.may_miss(name) for name in spec.survey.kinds] == [True, False, True]
+
+
 def test_every_setting_is_documented():
     text = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
     for section in ("survey", "privacy", "about", "model", "estimation", "standin"):
         for key in section_of(svysynth.Spec.model_fields[section].annotation).model_fields:
             assert f"| `{key}` |" in text, key
     for key in svysynth.TableSpec.model_fields:
+        assert f"| `{key}` |" in text, key
+    for key in VariableSpec.model_fields:
         assert f"| `{key}` |" in text, key
     for key, field in ColumnSpec.model_fields.items():
         assert f"| `{field.alias or key}` |" in text, key

@@ -135,4 +135,4 @@ def _ready(
     refuse(find_public(spec))
     if streams.fresh:
         check_budget(privacy, mechanism_of(privacy).guarantee(spec.survey, privacy), folder)
-    return spec, folder, streams, privacy
+    return spec.without_answers, folder, streams, privacy

@@ -95,7 +95,7 @@ def test_nothing_that_is_made_on_the_way_shows_a_value(survey):
     made += [fit_unweighted(svysynth.FBS(), fit.records, streams, 400), linear_statistics(fit.records, fit.alpha)]
     passes = Passes(survey, ("field",), 2, svysynth.EstimationSpec(), None, scaled=False)
     moments = passes.moments(survey.outcome_values)
-    made += [passes, moments, passes.outcomes(moments, None)]
+    made += [passes, moments, passes.outcomes(survey.outcome_values, moments, None)]
     seen = {}
     reachable(made, seen)
     values = digits_of(list(seen.values()))

@@ -176,8 +176,8 @@ def test_numbers_keep_their_digits():
         ("share(> 1e999)", "has a threshold that is too large"),
         (
             "share(50000)",
-            "'statistics.1' must be one of count, mean, total, proportion, median, a quantile such as quantile(0.25), "
-            "or a share such as share(> 50000)",
+            "'statistics.1' must be one of count, mean, total, proportion, median, answered, a ratio such as "
+            "ratio(y, x), a quantile such as quantile(0.25), or a share such as share(> 50000)",
         ),
         ("p50", "must be one of count"),
         ("", "statistics.1"),

@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # it needs JAX, which takes a second to load
 def check(spec_path: SpecPath) -> None:
     """Validate a spec and its data, and show the design. Nothing is charged.
 
-    What it prints is computed from the confidential data and is for internal use.
+    It also shows the declared answers, and how many records miss one. What it prints is computed from the confidential
+    data and is for internal use.
 
     Example: `svysynth check doctorates.toml`
     """
@@ -71,6 +72,7 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
     table.add_column()
     cells = f"{overview.cells - overview.empty_cells:,} of {overview.cells:,} filled ({' × '.join(survey.public)})"
     transformed = f"log {survey.outcome}" if survey.transform == "log" else survey.outcome
+    varies = survey.outcome not in overview.missing and survey.kinds.get(survey.outcome, "amount") == "amount"
     correlation = "one of them does not vary" if overview.correlation is None else f"{overview.correlation:+.2f}"
     lines = {
         "records": f"{overview.records:,}",
@@ -87,7 +89,9 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
         "sum of weights": f"{overview.sum_of_weights:,.1f}",
         "population total": _population(overview),
         **({"calibration": _calibration(survey.calibration)} if survey.calibration else {}),
-        f"correlation of {transformed} and log weight": correlation,
+        **({f"correlation of {transformed} and log weight": correlation} if varies else {}),
+        **({"variables": _variables(survey)} if survey.variables else {}),
+        **({"missing answers": _missing(overview)} if overview.missing else {}),
         **({"domain": _domain(overview, spec.survey.domain)} if spec.survey.domain else {}),
         "tables": ", ".join(table.title for table in spec.requested_tables),
         "privacy": _privacy(spec),
@@ -101,6 +105,14 @@ def render_overview(overview: Overview, spec: Spec) -> Table:
 def _replicates(survey: SurveySpec) -> str:
     assert survey.replicates is not None
     return f"{len(survey.replicates.weights):,} ({survey.replicates.method})"
+
+
+def _variables(survey: SurveySpec) -> str:
+    return ", ".join(f"{name} ({variable.kind})" for name, variable in survey.variables.items())
+
+
+def _missing(overview: Overview) -> str:
+    return ", ".join(f"{name} in {count:,} of {overview.records:,} records" for name, count in overview.missing.items())
 
 
 def _calibration(calibration: CalibrationSpec) -> str:

@@ -21,6 +21,7 @@ from svysynth.cli.console import (
     with_survey,
 )
 from svysynth.core.spec.whole import Spec
+from svysynth.estimation.layout import notes_on
 from svysynth.estimation.replicates import make_replicates
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.public_constants import load_unfinished
@@ -40,9 +41,11 @@ def tables(
 ) -> None:
     """Direct tables from the confidential data, with design-based standard errors. For internal use.
 
-    Counts, means, totals, proportions, medians and other quantiles, and shares above a threshold, for every cell,
-    margin and the total. Standard errors are by Taylor linearisation, or by replication where the spec's
-    `[estimation]` says so; those of quantiles are Woodruff's.
+    Counts, means, totals, proportions, medians and other quantiles, shares above a threshold and ratios, for every
+    cell, margin and the total. A table is of the outcome, or of another answer of `[survey.variables]`: an amount, a
+    category or a yes/no answer. Proportions are of the whole, or within rows or columns. Missing answers are a level,
+    or the table is of those who answered and says so. Standard errors are by Taylor linearisation, or by replication
+    where the spec's `[estimation]` says so; those of quantiles are Woodruff's.
 
     Examples: `svysynth tables doctorates.toml`, `svysynth tables doctorates.toml --out tables.xlsx`
     """
@@ -71,7 +74,7 @@ def _show_tables(tidy: pl.DataFrame, spec: Spec) -> None:
 
 def _save_tables(tidy: pl.DataFrame, path: Path, labels: Mapping[str, str]) -> None:
     if path.suffix.lower() == ".xlsx":
-        notes = [INTERNAL, "Estimates and standard errors of the survey, by svysynth."]
+        notes = [INTERNAL, "Estimates and standard errors of the survey, by svysynth.", *notes_on(tidy)]
         write_workbook(tidy, path, notes, labels)
     else:
         write_frame(tidy.with_columns(pl.lit("confidential, internal use only").alias("source")), path)

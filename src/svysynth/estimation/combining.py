@@ -20,6 +20,7 @@ T, df is then T²/(ū²/d + v²/(m − 1)) (Satterthwaite), of which the formula
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +36,7 @@ from svysynth.core.grouping import Floats, group_sums
 from svysynth.core.notebook import Html, card
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
+from svysynth.core.spec.requests import only_direct
 from svysynth.core.streams import Streams
 from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.replicates import make_replicates
@@ -103,9 +105,18 @@ class Synthetic:
     def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
         """Several tables, combined over the synthetic surveys."""
         estimation = estimation or EstimationSpec()
+        self._refuse_other_answers(tables)
         found = [self._tables_of(survey, tables, estimation) for survey in self.surveys]
         clusters = any(survey.design.cluster for survey in self.surveys)
         return combine(found, estimation, imputed=self.rules == "imputed", clusters=clusters)
+
+    def _refuse_other_answers(self, tables: Sequence[TableSpec]) -> None:
+        for survey, table in itertools.product(self.surveys[:1], tables):
+            problem = only_direct(table, survey.outcome, (*survey.public, *table.by))
+            if problem is not None:
+                remedy = "make it from the survey, or from the files with other software"
+                problem = f"cannot be made from synthetic files yet: {problem}"
+                raise SurveyError("spec", f"table '{table.title}'", problem, remedy)
 
     def _tables_of(self, survey: Survey, tables: Sequence[TableSpec], estimation: EstimationSpec) -> pl.DataFrame:
         if not self.strata_in_variance:

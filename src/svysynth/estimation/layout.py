@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,16 @@ import polars as pl
 from svysynth.core.notebook import Html, html_table
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec
+from svysynth.core.spec.statistics import ANSWERED
 from svysynth.survey.columns import ALL
 
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
 MEASURES = ("estimate", "se", "se_sampling", "se_privacy", "lower", "upper", "cv", "reliability")
 """What a table may have for a statistic, in the order of reading."""
+ON_GAPS = (
+    "Tables “of those who answered” leave missing answers out: n is the number of records with an answer, “answered” "
+    "their share of the population of each row."
+)
 NOTHING = "–"
 """Shown where there is no number."""
 
@@ -120,6 +126,11 @@ def legend(estimation: EstimationSpec) -> str:
     return f"se: standard error. * coefficient of variation above {caution:.0%}, ** above {unreliable:.0%}."
 
 
+def notes_on(tidy: pl.DataFrame) -> list[str]:
+    """What readers of tables need to know besides the meaning of the marks: where missing answers were left out."""
+    return [ON_GAPS] if (tidy["statistic"] == ANSWERED).any() else []
+
+
 def wide_tables(tidy: pl.DataFrame, labels: Mapping[str, str]) -> list[WideTable]:
     """Turn a tidy frame into one wide table for each of its tables; columns that have a label are shown by it."""
     return [_widen(str(title[0]), rows, labels) for title, rows in tidy.group_by("table", maintain_order=True)]
@@ -135,7 +146,7 @@ def _widen(title: str, tidy: pl.DataFrame, names: Mapping[str, str]) -> WideTabl
     rows = zip(parts[0].select(by).rows() if by else [()] * parts[0].height, parts[0]["n"], *values, strict=True)
     shown = tuple(names.get(column, column) for column in by)
     return WideTable(
-        _titled(title, by, shown),
+        _titled(title, by, shown, names),
         shown,
         tuple(statistics),
         tuple(WideRow(labels, n, tuple(Estimate(**each) for each in estimates)) for labels, n, *estimates in rows),
@@ -143,19 +154,36 @@ def _widen(title: str, tidy: pl.DataFrame, names: Mapping[str, str]) -> WideTabl
     )
 
 
-def _titled(title: str, by: Sequence[str], shown: Sequence[str]) -> str:
+def _titled(title: str, by: Sequence[str], shown: Sequence[str], names: Mapping[str, str]) -> str:
     """A title that is made from the names of columns, made from their labels instead.
 
-    >>> _titled("sex by age (sex = 2)", ["sex", "age"], ["Sex", "Age in years"]), _titled("pay", ["sex"], ["Sex"])
-    ('Sex by Age in years (sex = 2)', 'pay')
+    >>> _titled("sex by age (sex = 2)", ["sex", "age"], ["Sex", "Age in years"], {})
+    'Sex by Age in years (sex = 2)'
+    >>> _titled("pay", ["sex"], ["Sex"], {"sex": "Sex"})
+    'pay'
+    >>> _titled("hours: sex (of those who answered)", ["sex"], ["Sex"], {"hours": "Hours a week"})
+    'Hours a week: Sex (of those who answered)'
+    >>> _titled("sex by job (within sex)", ["sex", "job"], ["Sex", "job"], {"sex": "Sex"})
+    'Sex by job (within Sex)'
     """
+    of, colon, rest = title.partition(": ")
+    if colon and (of in names or of in by):  # a table of a category has it as a column too
+        pairs = [(column, label) for column, label in zip(by, shown, strict=True) if column != of]
+        own, labels = [column for column, _ in pairs], [label for _, label in pairs]
+        return f"{names.get(of, of)}: {_titled(rest, own, labels, names)}"
     made = " by ".join(by)
-    return " by ".join(shown) + title.removeprefix(made) if made and f"{title} ".startswith(f"{made} ") else title
+    if not made or not f"{title} ".startswith(f"{made} "):
+        return title
+    return " by ".join(shown) + re.sub(
+        r"(?<= \(within )[^()]+(?=\))",
+        lambda within: ", ".join(names.get(column, column) for column in within[0].split(", ")),
+        title.removeprefix(made),
+    )
 
 
 def decimals(values: Sequence[float | None], statistic: str) -> int:
     """How many decimals the values of a statistic are shown with."""
-    if statistic == "proportion" or statistic.startswith("share("):
+    if statistic in ("proportion", ANSWERED) or statistic.startswith("share("):
         return 4
     largest = max((abs(value) for value in values if value is not None), default=1000)
     if largest >= 1000:

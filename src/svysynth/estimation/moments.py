@@ -12,14 +12,14 @@ loses no digits to cancellation, not even where all weights are equal or the out
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from svysynth.core.column_storage import Column
 from svysynth.core.engine import LOCAL, Engine, map_blocks
-from svysynth.core.grouping import Floats, Integers, group_ids, group_sums
+from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_sums
 from svysynth.core.safe_repr import outlined
 
 
@@ -47,6 +47,12 @@ class Moments:
     def weighted_outcome(self) -> Floats:
         """Σwy of each group."""
         return self.count * (self.mean_e + self.reference * self.mean_w)
+
+    def indicating(self, groups: Booleans) -> Moments:
+        """The moments of an indicator of some groups in place of the outcome: it is its own mean in every group."""
+        nothing = np.zeros(len(groups))
+        indicator = groups.astype(np.float64)
+        return replace(self, reference=indicator, mean_e=nothing, scatter_we=nothing, scatter_ee=nothing)
 
 
 def compute_moments(

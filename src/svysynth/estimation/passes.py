@@ -6,8 +6,9 @@ from replicate weights of the file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from svysynth.core.spec.statistics import Statistic
 from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.linearization import taylor_variance
 from svysynth.estimation.moments import Moments, compute_moments
-from svysynth.estimation.replicates import Replicates, replicate_estimates
+from svysynth.estimation.replicates import Replicates, indicated, replicate_estimates
 from svysynth.estimation.statistics import DomainSums, estimate, records_less_strata
 from svysynth.estimation.supplied_replicates import SuppliedReplicates
 from svysynth.estimation.woodruff import Outcomes
@@ -48,19 +49,19 @@ class Passes:
         cell = survey.cell_index(self.crossed)
         return compute_moments(block, cell, survey.weights, outcome, self.cells, survey.engine)
 
-    def calibrated(self, outcome: Column, given: Moments, calibration: Calibration | None) -> tuple[Moments, Variance]:
+    def calibrated(self, outcome: Column, given: Moments, calibration: Calibration | None) -> Measured:
         """The moments of a column with calibrated weights, and the variances of its statistics."""
         survey, lonely = self.survey, self.estimation.lonely
         moments = given if calibration is None else calibration.calibrated(given)
         if self.replicates is not None:
-            return moments, _Replicated.of(given, self.replicates, self.scaled, calibration)
+            return Measured(moments, _Replicated.of(given, self.replicates, self.scaled, calibration))
         if survey.replicates is not None:
             own = survey.replicates, outcome, self.crossed, given, self.estimation, calibration
-            return moments, SuppliedReplicates.of(survey, *own)
-        return moments, _Linearized(moments, survey.index, lonely, self.scaled, calibration)
+            return Measured(moments, SuppliedReplicates.of(survey, *own))
+        return Measured(moments, _Linearized(moments, survey.index, lonely, self.scaled, calibration))
 
-    def outcomes(self, given: Moments, calibration: Calibration | None) -> Outcomes:
-        """The outcomes of the records with calibrated weights."""
+    def outcomes(self, value: Column, given: Moments, calibration: Calibration | None) -> Outcomes:
+        """A column in place of the outcome, and calibrated weights, of the records."""
         survey, weight = self.survey, self.survey.weights
         present, group = np.unique(given.cell, return_inverse=True)
         cell = derive(partial(_position, among=present), survey.cell_index(self.crossed))
@@ -68,9 +69,9 @@ class Passes:
             factor = np.empty(len(present))
             factor[group] = calibration.factor[calibration.totals.cell]
             weight = derive(partial(_multiplied, factor), weight, cell)
-        return Outcomes(survey.outcome_values, weight, cell, group, partial(self.of, calibration), survey.engine)
+        return Outcomes(value, weight, cell, group, partial(self.of, calibration), survey.engine)
 
-    def of(self, calibration: Calibration | None, outcome: Column) -> tuple[Moments, Variance]:
+    def of(self, calibration: Calibration | None, outcome: Column) -> Measured:
         """One more pass, for a column in place of the outcome."""
         return self.calibrated(outcome, self.moments(outcome), calibration)
 
@@ -98,6 +99,10 @@ class _Linearized:
         """The variance of a statistic for each domain."""
         weights = self.scaled, self.calibration
         return taylor_variance(statistic, self.moments, self.index, domain, sums, self.lonely, *weights)
+
+    def indicating(self, groups: Booleans) -> _Linearized:
+        """The variances of an indicator of some groups in place of the column."""
+        return replace(self, moments=self.moments.indicating(groups))
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
         """The degrees of freedom of the design, or of the part of it that is in the base."""
@@ -139,6 +144,10 @@ class _Replicated:
         replicated = replicate_estimates(statistic, self.cell, self.weight, self.outcome, domain, sums)
         return self.replicates.variance(replicated, estimate(statistic, sums.weight, sums.outcome, sums.base))
 
+    def indicating(self, groups: Booleans) -> _Replicated:
+        """The variances of an indicator of some groups in place of the column; it is the same in each cell."""
+        return replace(self, outcome=self.weight * indicated(self.cell, groups, len(self.weight)))
+
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
         """The same, but fewer than there are replicates."""
         index = self.replicates.index
@@ -147,6 +156,27 @@ class _Replicated:
 
 
 Variance = _Linearized | _Replicated | SuppliedReplicates
+
+
+@outlined
+class Measured(NamedTuple):
+    """What a pass gives: the moments of a column, and the variances of its statistics."""
+
+    moments: Moments
+    variance: Variance
+
+
+def over(top: Variance, bottom: Variance) -> Variance | None:
+    """The variances of ratios of two columns, as those of means with another denominator.
+
+    None for linearisation, which needs one more pass for them.
+    """
+    match top, bottom:
+        case _Replicated(), _Replicated():
+            return replace(top, weight=bottom.outcome)
+        case SuppliedReplicates(), SuppliedReplicates():
+            return replace(top, weight=bottom.outcome)
+    return None
 
 
 def _units_less_strata(unit: Integers, index: DesignIndex) -> int:

@@ -187,3 +187,10 @@ def replicate_estimates(
     np.add.at(added[1], of_cell, outcome)
     base = weight if sums.in_base is None else weight[np.unique(cell[sums.in_base])]
     return estimate(statistic, added[0], added[1], base.sum(axis=0))
+
+
+def indicated(row: Integers, groups: Booleans, rows: int) -> Floats:
+    """1 for the rows of the sums that belong to some groups, and 0 for the others, as a column."""
+    found = np.zeros((rows, 1))
+    found[row[groups]] = 1
+    return found

@@ -7,7 +7,7 @@ The variance of an estimate q is Σ_r s_r(q_r − q)², with factors s_r that de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +22,7 @@ from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.statistics import Statistic
 from svysynth.estimation.calibration import Calibration
 from svysynth.estimation.moments import Moments
-from svysynth.estimation.replicates import replicate_estimates
+from svysynth.estimation.replicates import indicated, replicate_estimates
 from svysynth.estimation.statistics import DomainSums, estimate
 from svysynth.survey.survey import Survey
 
@@ -83,6 +83,10 @@ class SuppliedReplicates:
             center = estimate(statistic, sums.weight, sums.outcome, sums.base)
         found = (replicated - center[:, np.newaxis]) ** 2 @ scales
         return np.where(np.isfinite(found), found, np.nan)
+
+    def indicating(self, groups: Booleans) -> SuppliedReplicates:
+        """The variances of an indicator of some groups in place of the column; it is the same in each cell."""
+        return replace(self, outcome=self.weight * indicated(self.group, groups, len(self.weight)))
 
     def degrees_of_freedom(self, in_base: Booleans | None) -> int:
         """The rank of the replicate weights minus one, as R's `degf`; in a domain, the rank for the records inside.

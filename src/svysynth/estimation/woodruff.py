@@ -55,6 +55,12 @@ class Outcomes:
     measure: Measure
     engine: Engine
 
+    def domain_of_record(self, domain: Integers) -> Column:
+        """The domain of each record, from that of each group of the moments."""
+        of_cell = np.empty(int(self.group_cell.max()) + 1, np.int64)
+        of_cell[self.group_cell] = domain
+        return derive(partial(look_up, table=of_cell), self.cell)
+
 
 @outlined
 class RowQuantiles(NamedTuple):
@@ -104,9 +110,7 @@ def _quantiles(
     share: float, domain: Integers, sums: DomainSums, df: float, outcomes: Outcomes, estimation: EstimationSpec
 ) -> Floats:
     """Quantile, standard error and interval of each domain."""
-    of_cell = np.empty(int(outcomes.group_cell.max()) + 1, np.int64)
-    of_cell[outcomes.group_cell] = domain
-    row = derive(partial(look_up, table=of_cell), outcomes.cell)
+    row = outcomes.domain_of_record(domain)
     distribution = Distribution(row, outcomes.value, outcomes.weight, sums.weight, sums.count, outcomes.engine)
     rule = estimation.quantile_rule
     value = distribution.quantiles(np.full((1, len(sums.count)), share), rule)[0]

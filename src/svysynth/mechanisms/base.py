@@ -32,6 +32,7 @@ from svysynth.mechanisms.findings import (
     Finding,
     no_calibration,
     no_clusters,
+    no_other_answers,
     no_quantiles,
     private_filter,
     whatever_the_mechanism,
@@ -258,10 +259,11 @@ def unsupported(spec: Spec, name: str, promise: str) -> list[Finding]:
     member, who = find_mechanism(name, promise), f"the mechanism '{name}' ({promise})"
     if member is None:
         return []
+    answers = no_other_answers(spec.requested_tables, spec.survey.outcome, spec.survey.public)
     clusters = [] if member.clusters else no_clusters(spec.survey.cluster, who)
     calibration = [] if member.calibration else no_calibration(spec.survey, who)
     quantiles = [] if member.quantiles else no_quantiles(spec.requested_tables, who)
-    return [*clusters, *calibration, *quantiles]
+    return [*answers, *clusters, *calibration, *quantiles]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:

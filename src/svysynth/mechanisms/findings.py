@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from svysynth.core.errors import SurveyError, is_plain
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import TableSpec
+from svysynth.core.spec.requests import only_direct
 from svysynth.core.spec.statistics import of_distribution
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
@@ -35,6 +36,10 @@ FROM_FILES = (
     "leave these statistics out of the tables, and make them from the synthetic files of 'fbs' with guarantee = "
     "'global' (svysynth.read_synthetic with rules = 'imputed'), which have the model's distribution; or use 'fbs' or "
     "'fbp' with guarantee = 'asymptotic', which is not differential privacy"
+)
+DIRECT = (
+    "leave this out, or make the table with `svysynth tables` from the confidential data, for internal use; to release "
+    "another number, name it as survey.outcome in a spec of its own, which is charged separately"
 )
 LAPLACE = "use mechanism = 'laplace', whose tables need no model"
 
@@ -105,7 +110,35 @@ def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     design = survey if isinstance(survey, SurveySpec) else survey.design
     domains = private_domains(survey) if isinstance(survey, SurveySpec) else unknown_domains(survey)
     found = (design.later, STAGES), (design.fpc != design.released_fpc, FPC), (survey.replicates, REPLICATES)
-    return [*(finding for declared, finding in found if declared), *domains]
+    return [*(finding for declared, finding in found if declared), *unlike_an_amount(survey), *domains]
+
+
+def unlike_an_amount(survey: SurveySpec | Survey) -> list[Finding]:
+    """The finding for an outcome that is declared as a yes/no answer, or as an amount that may be missing."""
+    outcome = survey.outcome
+    if outcome not in survey.variables:
+        return []
+    kind = survey.variables[outcome].kind
+    gaps = survey.may_miss(outcome) if isinstance(survey, SurveySpec) else survey.variables[outcome].may_miss
+    if kind == "amount" and not gaps:
+        return []
+    found = f"the outcome is declared as {'a yes/no answer' if kind != 'amount' else 'an amount that may be missing'}"
+    why = "releases protect the outcome as an amount that every record has"
+    remedy = (
+        "name an amount without missing answers as survey.outcome; a yes/no answer may be given as a column of 0 and 1 "
+        "without this section; direct tables (`svysynth tables`) take all kinds"
+    )
+    return [Finding(f"survey.variables.{outcome}", found, why, remedy, stops=True)]
+
+
+def no_other_answers(tables: Sequence[TableSpec], outcome: str, public: Sequence[str]) -> list[Finding]:
+    """The finding for the first table that asks for more than the outcome by public columns."""
+    for table in tables:
+        found = only_direct(table, outcome, public)
+        if found is not None:
+            problem = f"cannot be released yet: {found}"
+            return [Finding(f"table '{table.title}'", problem, "", DIRECT, stops=True)]
+    return []
 
 
 def private_domains(survey: SurveySpec) -> list[Finding]:

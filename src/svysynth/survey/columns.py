@@ -69,28 +69,32 @@ def without_codes(series: pl.Series, codes: Sequence[str], file: DataFile) -> pl
     return pl.select(pl.when(found).then(None).otherwise(series).alias(series.name).cast(dtype)).to_series()
 
 
-def numbers(series: pl.Series, file: DataFile) -> pl.Series:
-    """A column of numbers as floats; text that is not a number, missing and infinite values are refused."""
+def numbers(series: pl.Series, file: DataFile, may_miss: bool = False, remedy: str | None = None) -> pl.Series:
+    """A column of numbers as floats; text that is not a number, and infinite values, are refused.
+
+    Missing values are refused too, with a remedy, or are NaN if the column may miss some.
+    """
     column = f"column '{series.name}'"
     if series.dtype == pl.String:
         text = number_text(series, file)
         number = text.cast(pl.Float64, strict=False)
         bad = number.null_count() - text.null_count()
         if bad:
-            remedy = "correct them, or list the codes for missing answers in survey.missing"
-            raise SurveyError("data", column, f"{of_records(bad, len(series))} not a number", remedy)
+            listing = "correct them, or list the codes for missing answers in survey.missing"
+            raise SurveyError("data", column, f"{of_records(bad, len(series))} not a number", listing)
     elif series.dtype.is_numeric():
         number = series.cast(pl.Float64)
     else:
         raise SurveyError("data", column, "is not numeric", "name a numeric column for this role")
-    missing = number.null_count() + int(number.is_nan().sum())
-    refuse_missing(series.name, missing, len(number), f"impute them beforehand; {UNANSWERED}")
+    number = number.fill_nan(None)
+    if not may_miss:
+        refuse_missing(series.name, number.null_count(), len(number), remedy or f"impute them beforehand; {UNANSWERED}")
     extreme = int(((number > LARGEST_MAGNITUDE) | (number < -LARGEST_MAGNITUDE)).sum())
     if extreme:
         raise SurveyError(
             "data", column, f"{of_records(extreme, len(series))} infinite or absurdly large", "correct them"
         )
-    return number
+    return number.fill_null(np.nan) if may_miss else number
 
 
 def number_text(series: pl.Series, file: DataFile) -> pl.Series:
@@ -190,7 +194,7 @@ def categories(
         series = _listed_or_other(series, [code_text(code) for code in declared], code_text(other))
     found = keys(series)
     if declared is None:
-        labels = _labels_of_codes(series.name, tuple(code for code in found.codes if code != last), in_file)
+        labels = labels_of_codes(series.name, tuple(code for code in found.codes if code != last), in_file)
         labels |= {} if last is None else _label_of_missing(series.name, labels, last)
     else:
         labels = {code_text(code): label for code, label in declared.items()}
@@ -230,7 +234,7 @@ def codes_listed(series: pl.Series, codes: Sequence[str]) -> tuple[pl.Series, pl
     return distinct, text, ~text.is_in(codes).fill_null(value=False)
 
 
-def _labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:
+def labels_of_codes(column: str, codes: tuple[str, ...], in_file: CodeLabels) -> dict[str, str]:
     """The codes that occur, numbers in numerical order; labels that several codes share get the code added."""
     if len(codes) > MOST_LEVELS:
         remedy = f"group it into at most {MOST_LEVELS:,} levels"

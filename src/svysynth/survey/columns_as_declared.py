@@ -87,7 +87,7 @@ def _in_bands(series: pl.Series, own: ColumnSpec, file: DataFile) -> pl.Series:
 
 def _recoded(series: pl.Series, labels: Mapping[str, str], own: ColumnSpec) -> pl.Series:
     """The label of each code."""
-    series = _blank_is_missing(series)
+    series = blank_is_missing(series)
     distinct, text, unlisted = codes_listed(series, list(labels))
     label = text.replace_strict(labels, default=None, return_dtype=pl.String)
     label = label.set(unlisted, UNLISTED).set(distinct.is_null(), own.missing_level)
@@ -96,12 +96,13 @@ def _recoded(series: pl.Series, labels: Mapping[str, str], own: ColumnSpec) -> p
 
 def _with_missing_level(series: pl.Series, level: str) -> pl.Series:
     """The codes as text, with the level of missing answers in the place of those that are missing."""
-    series = _blank_is_missing(series)
+    series = blank_is_missing(series)
     distinct = distinct_values(series)
     return _replaced(series, distinct, as_text(distinct).fill_null(level))
 
 
-def _blank_is_missing(series: pl.Series) -> pl.Series:
+def blank_is_missing(series: pl.Series) -> pl.Series:
+    """The column with missing values in place of blank text and NaN."""
     if series.dtype.is_float():
         return series.fill_nan(None)
     if series.dtype in (pl.Categorical, pl.Enum, pl.Null):
@@ -140,7 +141,7 @@ def with_labels(file: DataFile, columns: Mapping[str, pl.Series], spec: SurveySp
 
 def _labels_of_codes(codes: pl.Series, labels: pl.Series, own: ColumnSpec) -> CodeLabels:
     """The label of each code, from another column; codes and labels have to belong together one to one."""
-    pairs = pl.DataFrame([_blank_is_missing(codes).alias("code"), _blank_is_missing(labels).alias("label")])
+    pairs = pl.DataFrame([blank_is_missing(codes).alias("code"), blank_is_missing(labels).alias("label")])
     pairs = pairs.drop_nulls("code").unique()
     pairs = pairs.select(as_text(pairs["code"]), as_text(pairs["label"])).unique()
     pairs = pairs.filter(pl.col("code") != (own.missing_level or ""))

@@ -25,8 +25,15 @@ from svysynth.core.hidden_folders import in_hiding
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import Spec
-from svysynth.survey.columns import not_listed, numbers, refuse_missing
-from svysynth.survey.columns_as_declared import as_declared, columns_of_file, refuse_unlisted, with_labels
+from svysynth.survey.answers import read_answer, variable_of
+from svysynth.survey.columns import as_text, distinct_values, labels_of_codes, not_listed, numbers, refuse_missing
+from svysynth.survey.columns_as_declared import (
+    as_declared,
+    blank_is_missing,
+    columns_of_file,
+    refuse_unlisted,
+    with_labels,
+)
 from svysynth.survey.design import Design
 from svysynth.survey.domains import (
     INSIDE,
@@ -147,11 +154,12 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
     """
     file = open_data(spec.data)
     require_columns([*needed_columns(spec), *also], file.columns)
-    numbers_kept = (spec.outcome, spec.weight, *(spec.replicates.weights if spec.replicates else ()), *also)
+    numbers_kept = (*_numbers(spec), *also)
     if spec.where is None:  # without a filter the number of records is known before the first pass
         _refuse_without_room(folder, count_rows(file), len(numbers_kept))
     most = max(1, min(BLOCKS_A_READ, VALUES_A_READ // (BLOCK * len(declared_columns(spec)))))
     parts = part_ranges(count_rows(file), engine.parts, most)
+    spec = _with_levels(spec, file, engine, parts)
     found = list(engine.map(_Combinations(file, spec), parts, READS_A_CORE))
     kept = [int(part[part.columns[-1]].sum()) for part in found]
     names = _grouping(spec)
@@ -170,10 +178,11 @@ def read_large(spec: SurveySpec, folder: Path, engine: Engine, also: tuple[str, 
         pass
     design = Design(spec.weight, spec.strata, spec.cluster, spec.fpc, spec.later, spec.fpc_public)
     roles = spec.outcome, design, spec.public, spec.transform, spec.population_total, codes, spec.weight_public
+    variables = {name: variable_of(name, spec) for name in spec.variables}
     made = SurveyOnDisk(*roles, engine, folder, other, columns=columns, group=place, public_part=groups)
     made.index  # noqa: B018  a contradictory design is refused here rather than later
     restricted = replace(made, domain=spec.domain, domains=domains)
-    return replace(restricted, calibration=spec.calibration, replicates=spec.replicates)
+    return replace(restricted, calibration=spec.calibration, replicates=spec.replicates, variables=variables)
 
 
 @outlined
@@ -209,7 +218,7 @@ class _Numbers:
         if frame.height != kept or group is None:
             raise file_error(self.file.path, "changed while it was read", "run again when nothing writes to it")
         try:
-            found = {name: numbers(frame[name], self.file) for name in self.columns}
+            found = {name: read_answer(frame[name], self.spec, self.file)[0] for name in self.columns}
             check_ranges(found, self.spec)
         except SurveyError as error:
             problem = f"{error.problem} (in rows {rows.start + 1:,} to {rows.stop:,} of the file)"
@@ -250,8 +259,42 @@ def _free_name(taken: Sequence[str]) -> str:
 
 def _grouping(spec: SurveySpec) -> list[str]:
     """The columns whose combinations are the groups of records; those of domains come last."""
-    numbers_read = (spec.outcome, spec.weight, *(spec.replicates.weights if spec.replicates else ()))
+    numbers_read = _numbers(spec)
     return [*(name for name in declared_columns(spec) if name not in numbers_read), *map(domain_column, spec.domains)]
+
+
+def _numbers(spec: SurveySpec) -> tuple[str, ...]:
+    """The columns of numbers: answers and weights."""
+    return (*spec.answers, spec.weight, *(spec.replicates.weights if spec.replicates else ()))
+
+
+def _with_levels(spec: SurveySpec, file: DataFile, engine: Engine, parts: Sequence[range]) -> SurveySpec:
+    """The spec with the levels of categories that declare none, found in one more pass, so that all parts have them."""
+    open_ = tuple(name for name, kind in spec.kinds.items() if kind == "category" and spec.declared(name) is None)
+    if not open_:
+        return spec
+    found = list(engine.map(_Codes(file, spec, open_), parts, READS_A_CORE))
+    variables = dict(spec.variables)
+    for name in open_:
+        codes = set[str]().union(*(part[name] for part in found)) - {spec.made(name).missing_level}
+        levels = tuple(labels_of_codes(name, tuple(sorted(codes)), {}))
+        variables[name] = variables[name].model_copy(update={"levels": levels})
+    return spec.model_copy(update={"variables": variables})
+
+
+@outlined
+@dataclass(frozen=True)
+class _Codes:
+    """The codes of some columns in some rows, as text."""
+
+    file: DataFile
+    spec: SurveySpec
+    names: tuple[str, ...]
+
+    def __call__(self, rows: range) -> dict[str, set[str]]:
+        frame = _read(self.file, self.spec, self.names, rows)
+        texts = {name: as_text(distinct_values(blank_is_missing(frame[name]))) for name in self.names}
+        return {name: set(text.drop_nulls()) for name, text in texts.items()}
 
 
 def _read(file: DataFile, spec: SurveySpec, names: Sequence[str], rows: range) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from svysynth.core.column_storage import Column, Derived, Stored, look_up
 from svysynth.core.engine import Engine, map_blocks
 from svysynth.core.grouping import Integers, group_ids
 from svysynth.core.spec.stages import StageSpec
+from svysynth.survey.answers import coded
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design, sums_of_groups
 from svysynth.survey.domains import INSIDE, LEVELS, codes_of, stored_domains, told_inside
 from svysynth.survey.groups import Groups
@@ -84,8 +85,15 @@ class SurveyOnDisk(Survey):
         return group_ids(key, int(key.max()) + 1)[1]
 
     def cell_index(self, columns: Sequence[str]) -> Any:
-        """The cell of every record in the crossing of some public columns, last column fastest."""
-        return Derived(partial(look_up, table=self._cell_of_group(columns)), (self.group,))
+        """The cell of every record in the crossing of some columns, last column fastest."""
+        told = [coded(column, self.variables) for column in columns]
+        table, answers = self._cell_of_group(columns), [answer for answer in told if answer is not None]
+        if not answers:
+            return Derived(partial(look_up, table=table), (self.group,))
+        steps = np.cumprod([1, *(len(self.levels(column)) for column in columns[:0:-1])])[::-1].tolist()
+        codes = [(step, answer.code) for step, answer in zip(steps, told, strict=True) if answer is not None]
+        sources = (self.group, *(self.columns[answer.answer] for answer in answers))
+        return Derived(partial(_with_answers, table, codes), sources)
 
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
         """The cells of some public columns that have records, and for every record its cell's position among them."""
@@ -104,7 +112,7 @@ class SurveyOnDisk(Survey):
         frame = self.public_part.frame[read(self.group)].with_columns(
             pl.Series(name, read(column)) for name, column in self.columns.items()
         )
-        return SurveyInMemory(**_roles_of(self), replicates=self.replicates, frame=frame)
+        return SurveyInMemory(**_roles_of(self), replicates=self.replicates, variables=self.variables, frame=frame)
 
     def with_weights(self, weights: Column) -> SurveyOnDisk:
         """The same survey with other weights."""
@@ -112,10 +120,23 @@ class SurveyOnDisk(Survey):
 
     def _cell_of_group(self, columns: Sequence[str]) -> Integers:
         sizes = [len(self.levels(column)) for column in columns]
-        codes = [codes_of(self.public_part.frame, column, self.domains) for column in columns]
+        frame, nothing = self.public_part.frame, np.zeros(len(self.public_part.count), np.int64)
+        codes = [  # the first level, in place of an answer that differs within a group
+            nothing if coded(column, self.variables) else codes_of(frame, column, self.domains) for column in columns
+        ]
         if not columns:
             return np.zeros(len(self.public_part.count), np.int64)
         return np.asarray(np.ravel_multi_index(codes, sizes), np.int64)
+
+
+def _with_answers(
+    table: Integers, codes: Sequence[tuple[int, Callable[[Any], Integers]]], group: Integers, *values: Any
+) -> Integers:
+    """The cell of each record, from the cell of its group and the levels of its answers."""
+    cell: Integers = np.array(table[group])
+    for (step, code), value in zip(codes, values, strict=True):
+        cell += step * code(value)
+    return cell
 
 
 def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> SurveyOnDisk:
@@ -127,13 +148,14 @@ def store_survey(survey: SurveyInMemory, folder: Path, engine: Engine) -> Survey
     groups, place = split_groups(groups, place, inside, each)
     groups, place = split_by(groups, place, [survey.frame[name] for name in unpublished(survey.design, groups)], each)
     weights = survey.replicates.weights if survey.replicates else ()
-    columns = create_columns(folder, (survey.outcome, survey.design.weight, *weights), len(survey))
+    numbers = dict.fromkeys([survey.outcome, *survey.variables, survey.design.weight, *weights])
+    columns = create_columns(folder, tuple(numbers), len(survey))
     for name, column in columns.items():
         column.write(0, survey.values(name))
     group = Stored.create(folder / "group", np.int32, len(survey))
     group.write(0, place)
     where: dict[str, Any] = {"engine": engine, "scratch": folder, "other": survey.other}
-    where |= {"replicates": survey.replicates}
+    where |= {"replicates": survey.replicates, "variables": survey.variables}
     return SurveyOnDisk(**_roles_of(survey), **where, columns=columns, group=group, public_part=groups)
 
 

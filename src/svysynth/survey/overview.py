@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,7 +35,10 @@ class Overview:
     inside: int
     """The number of records inside the domain that tables are restricted to; all of them without one."""
     correlation: float | None
-    """Pearson correlation of the (transformed) outcome and the log weight; None when either does not vary."""
+    """Pearson correlation of the (transformed) outcome and the log weight; None when either does not vary, or when the
+    outcome is not an amount that every record has."""
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """For each answer that may be missing: the number of records without it."""
 
     @property
     def weight_excess(self) -> float | None:
@@ -64,8 +68,18 @@ def overview(survey: Survey) -> Overview:
         population_total=survey.population_total,
         weight_public=survey.weight_public,
         inside=_inside(survey),
-        correlation=_correlation(survey),
+        correlation=_correlation(survey) if _is_amount_of_all(survey) else None,
+        missing={name: _missing(survey, name) for name, variable in survey.variables.items() if variable.may_miss},
     )
+
+
+def _is_amount_of_all(survey: Survey) -> bool:
+    declared = survey.variables.get(survey.outcome)
+    return declared is None or (declared.kind == "amount" and not declared.may_miss)
+
+
+def _missing(survey: Survey, answer: str) -> int:
+    return sum(map_blocks(survey.engine, _Missing(survey.values(answer)), len(survey)))
 
 
 def _inside(survey: Survey) -> int:
@@ -140,3 +154,12 @@ class _Total:
 
     def __call__(self, piece: slice) -> float:
         return float(self.column[piece].sum())
+
+
+@outlined
+@dataclass(frozen=True)
+class _Missing:
+    column: Column
+
+    def __call__(self, piece: slice) -> int:
+        return int(np.isnan(self.column[piece]).sum())

@@ -22,7 +22,7 @@ def declared_columns(spec: SurveySpec) -> list[str]:
     """The columns that have a role."""
     optional = [*spec.all_strata, *spec.clusters, *spec.fpcs]
     optional += spec.replicates.weights if spec.replicates else ()
-    return list(dict.fromkeys([spec.outcome, spec.weight, *optional, *spec.public]))
+    return list(dict.fromkeys([*spec.answers, spec.weight, *optional, *spec.public]))
 
 
 def levels_of(series: pl.Series, spec: SurveySpec, file: DataFile) -> tuple[pl.Series, dict[str, str]]:
@@ -99,7 +99,7 @@ def check_ranges(columns: Mapping[str, pl.Series], spec: SurveySpec) -> None:
             f"{of_records(bad, len(weight))} absurdly small",
             "correct them",
         )
-    bad = int((outcome <= 0).sum())
+    bad = int((outcome <= 0).sum()) if spec.kinds.get(spec.outcome, "amount") == "amount" else 0
     if spec.transform == "log" and bad:
         raise SurveyError(
             "data",

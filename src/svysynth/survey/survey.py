@@ -28,9 +28,11 @@ from svysynth.core.spec.columns import ColumnSpec
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.stages import StageSpec
 from svysynth.core.spec.survey import SurveySpec
+from svysynth.core.spec.variables import VariableSpec
 from svysynth.core.spec.whole import validate_spec
 from svysynth.core.transforms import Transform
-from svysynth.survey.columns import not_listed, numbers
+from svysynth.survey.answers import Variable, coded, read_answers
+from svysynth.survey.columns import not_listed
 from svysynth.survey.columns_as_declared import as_declared, refuse_unlisted, with_labels
 from svysynth.survey.design import Design, DesignIndex, Stage, index_design
 from svysynth.survey.domains import LEVELS, PublicDomain, codes_of, public_domains, read_domains, seen_by_domains
@@ -81,6 +83,8 @@ class Survey(ABC):
     """Replicate weights that came with the file, from which variances are made; there is a column for each."""
     calibration: CalibrationSpec | None = None
     """Public totals that the weights are calibrated to when tables are made; the weights here are those of the file."""
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    """The declared answers, the outcome perhaps among them; there is a column of numbers for each."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -176,9 +180,12 @@ class Survey(ABC):
 
     @final
     def levels(self, column: str) -> tuple[str, ...]:
-        """The labels of a public column, or of the column of a domain, in order."""
+        """The labels of a public column, of an answer in classes, or of the column of a domain, in order."""
         if column in self.domains:
             return LEVELS
+        answer = coded(column, self.variables)
+        if answer is not None:
+            return answer.levels
         dtype = self.schema[column]
         assert isinstance(dtype, pl.Enum)
         return tuple(dtype.categories)
@@ -255,7 +262,9 @@ class SurveyInMemory(Survey):
         cell = np.zeros(len(self), smallest_integer(math.prod(sizes)))
         for column, size in zip(columns, sizes, strict=True):
             cell *= size
-            cell += codes_of(self.frame, column, self.domains).astype(cell.dtype)
+            answer = coded(column, self.variables)
+            codes = answer.code(self.values(answer.answer)) if answer else codes_of(self.frame, column, self.domains)
+            cell += codes.astype(cell.dtype)
         return cell
 
     def present_cells(self, columns: Sequence[str]) -> tuple[Integers, Column]:
@@ -299,6 +308,7 @@ def read_survey(
     levels: Mapping[str, Sequence[str]] | None = None,
     other: Mapping[str, str] | None = None,
     columns: Mapping[str, ColumnSpec | Mapping[str, Any]] | None = None,
+    variables: Mapping[str, VariableSpec | Mapping[str, Any]] | None = None,
 ) -> SurveyInMemory:
     """Read a survey from a file, or from a frame of polars, pandas or Arrow.
 
@@ -330,6 +340,7 @@ def read_survey(
         "levels": levels or {},
         "other": other or {},
         "columns": columns or {},
+        "variables": variables or {},
     }
     spec = validate_spec({"survey": settings}, "read_survey").survey
     return survey_from_file(spec) if in_file else survey_from_frame(data, spec)
@@ -360,9 +371,9 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
     refuse_unlisted(raw, spec)
     file = with_labels(file, raw, spec)
     other = {name: float(not_listed(raw[name], declared).mean()) for name, declared in counted_as_other(raw, spec)}
-    columns, codes = {}, {}
-    for name in (spec.outcome, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ())):
-        columns[name] = numbers(raw.pop(name), file).rechunk()
+    given = (*spec.answers, spec.weight, *spec.fpcs, *(spec.replicates.weights if spec.replicates else ()))
+    columns, variables = read_answers({name: raw.pop(name) for name in given}, spec, file)
+    codes = {}
     for name in spec.public:
         columns[name], codes[name] = levels_of(raw.pop(name), spec, file)
     for name in (name for name in declared_columns(spec) if name in raw):
@@ -382,6 +393,7 @@ def _build(frame: pl.DataFrame, spec: SurveySpec, file: DataFile) -> SurveyInMem
         domains=domains,
         replicates=spec.replicates,
         calibration=spec.calibration,
+        variables=variables,
         frame=pl.DataFrame(columns).with_columns(read_domains(seen, spec, file, tuple(domains))),
     )
     survey.index  # noqa: B018  a contradictory design is refused here rather than later

@@ -102,7 +102,7 @@ def check_role(
     if name == outcome and column.model_fields_set - OF_AN_OUTCOME:
         raise clash(f"{place} is the outcome, which may have 'missing' and 'label' only")
     if name not in (outcome, *public, strata):
-        raise clash(f"{place} is neither one of the public columns, nor the strata, nor the outcome")
+        raise clash(f"{place} is neither one of the public columns, nor the strata, nor the outcome, nor a variable")
     if column.labels_from and name not in public:
         raise clash(f"'columns.{name}.labels_from' is for public columns")
     if {column.source, column.labels_from} & {*secret}:

@@ -49,12 +49,15 @@ class TableSpec(Section):
     by: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False), BeforeValidator(listed)]
     statistics: StatisticNames = ("count", "mean")
     domain: Name | None = None
+    of: Name | None = None
+    within: Annotated[tuple[Name, ...], Field(max_length=MOST_BY_COLUMNS, strict=False), BeforeValidator(listed)] = ()
 
     @model_validator(mode="after")
     def _can_be_a_heading(self) -> Self:
         if not is_plain(self.title):
             raise clash("a table's name has control characters")
         no_repeats(self.by, "by")
+        no_repeats(self.within, "within")
         no_repeats(self.statistics, "statistics")
         return self
 
@@ -66,6 +69,8 @@ class TableSpec(Section):
 
     @property
     def title(self) -> str:
-        """The table's name, made from its columns and its domain if none is given."""
-        within = f" ({self.domain})" if self.domain else ""
-        return self.name or (" by ".join(self.by) or "total") + within
+        """The table's name, made from what it is of, its columns and its domain if none is given."""
+        of = f"{self.of}: " if self.of else ""
+        within = f" (within {', '.join(self.within)})" if self.within else ""
+        domain = f" ({self.domain})" if self.domain else ""
+        return self.name or of + (" by ".join(self.by) or "total") + within + domain

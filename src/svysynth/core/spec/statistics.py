@@ -1,7 +1,8 @@
 """The statistics of a table: their names, among them `median`, `quantile(0.25)` and `share(> 50000)`.
 
 Counts, totals, means and proportions follow from sums over the records of a cell (`Statistic`). Quantiles, and shares
-above or below a threshold, need the distribution of the outcome.
+above or below a threshold, need the distribution of the outcome. `ratio(y, x)` is the ratio of two totals, and
+`answered` the share of those who gave an answer.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import math
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Final, Literal, NamedTuple, cast, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from svysynth.core.spec.sections import listed
@@ -21,15 +22,17 @@ Statistic = Literal["count", "mean", "total", "proportion"]
 """The statistics that follow from Σw and Σwy of cells."""
 Comparison = Literal[">", ">=", "<", "<="]
 MEDIAN = "median"
+ANSWERED: Final = "answered"
 WORDS = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
 FORMS = (
-    "count, mean, total, proportion, median, a quantile such as quantile(0.25), or a share such as share(> 50000), "
-    "share(>= 50000), share(< 50000) or share(<= 50000)"
+    "count, mean, total, proportion, median, answered, a ratio such as ratio(y, x), a quantile such as quantile(0.25), "
+    "or a share such as share(> 50000), share(>= 50000), share(< 50000) or share(<= 50000)"
 )
 """What can be asked for, as errors say it."""
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _QUANTILE = re.compile(rf"quantile\(\s*({_NUMBER})\s*\)")
 _SHARE = re.compile(rf"share\(\s*(>=|<=|>|<)\s*({_NUMBER})\s*\)")
+_RATIO = re.compile(r"ratio\(([^(),]+),([^(),]+)\)")
 
 
 class Quantile(NamedTuple):
@@ -45,7 +48,17 @@ class Share(NamedTuple):
     threshold: float
 
 
-def parse_statistic(name: str) -> Statistic | Quantile | Share:
+class Ratio(NamedTuple):
+    """The ratio of the totals of two answers."""
+
+    of: str
+    to: str
+
+
+Parsed = Statistic | Literal["answered"] | Quantile | Share | Ratio
+
+
+def parse_statistic(name: str) -> Parsed:
     """What a statistic's name stands for.
 
     >>> parse_statistic("median"), parse_statistic("share(>= 1e5)"), parse_statistic("mean")
@@ -55,11 +68,15 @@ def parse_statistic(name: str) -> Statistic | Quantile | Share:
 
 
 @cache
-def _parsed(name: str) -> Statistic | Quantile | Share:
+def _parsed(name: str) -> Parsed:
     if name in get_args(Statistic):
         return cast(Statistic, name)
+    if name == ANSWERED:
+        return ANSWERED
     if name == MEDIAN:
         return Quantile(0.5)
+    if found := _RATIO.fullmatch(name):
+        return Ratio(found[1].strip(), found[2].strip())
     if found := _QUANTILE.fullmatch(name):
         share = float(found[1])
         if not 0 < share < 1:
@@ -87,6 +104,8 @@ def written(name: str) -> str:
             return MEDIAN if share == 0.5 else f"quantile({number(share)})"
         case Share(comparison, threshold):
             return f"share({comparison} {number(threshold)})"
+        case Ratio(of, to):
+            return f"ratio({of}, {to})"
         case statistic:
             return statistic
 
@@ -97,7 +116,7 @@ def number(value: float) -> str:
 
 
 def of_distribution(names: Sequence[str]) -> list[str]:
-    """Those of the statistics that need the distribution of the outcome."""
+    """Those of the statistics that need the distribution of the outcome, or more than one answer."""
     return [name for name in names if name not in get_args(Statistic)]
 
 
@@ -121,12 +140,19 @@ def described(name: str, outcome: str) -> str:
             return f"Median {outcome}" if share == 0.5 else f"Quantile {number(share)} of {outcome}"
         case Share(comparison, threshold):
             return f"Share with {outcome} {WORDS[comparison]} {threshold:,.15g}"
+        case Ratio(of, to):
+            return f"Ratio of {of} to {to}"
         case statistic:
             return statistic
 
 
+PATTERN = "|".join([*get_args(Statistic), ANSWERED, MEDIAN, r"(quantile|share)\(.+\)", r"ratio\(.+,.+\)"])
+"""The forms of statistics, for the schema of the manifest."""
+IN_SCHEMAS = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": rf"^({PATTERN})$"}
 StatisticNames = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=60), AfterValidator(written)], ...],
+    tuple[
+        Annotated[str, Field(min_length=1, max_length=200), AfterValidator(written), WithJsonSchema(IN_SCHEMAS)], ...
+    ],
     Field(min_length=1, strict=False),
     BeforeValidator(listed),
 ]

@@ -12,6 +12,7 @@ from svysynth.core.spec.columns import AS_IT_IS, ColumnSpec, check_column, check
 from svysynth.core.spec.replicates import ReplicatesSpec
 from svysynth.core.spec.sections import Name, Positive, Section, clash, listed, no_repeats
 from svysynth.core.spec.stages import StageSpec, by_stage, check_stages
+from svysynth.core.spec.variables import Kind, VariableSpec, check_variable, may_be_missing
 from svysynth.core.transforms import Transform
 
 TIDY_COLUMNS = (
@@ -47,6 +48,7 @@ class SurveySpec(Section):
     levels: dict[Name, Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]] = Field(default_factory=dict)
     other: dict[Name, Name] = Field(default_factory=dict)
     columns: dict[Name, ColumnSpec] = Field(default_factory=dict)
+    variables: dict[Name, VariableSpec] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -85,7 +87,7 @@ class SurveySpec(Section):
     @model_validator(mode="after")
     def _levels_are_of_columns_with_levels(self) -> Self:
         for column, levels in self.levels.items():
-            if column not in (*self.public, self.strata):
+            if column not in (*self.public, self.strata):  # those of an answer are in its own section
                 raise clash(f"'levels.{column}' is neither one of the public columns nor the strata")
             if column in self.labels:
                 raise clash(f"'levels.{column}' and 'labels.{column}' both list the levels: keep one of them")
@@ -133,8 +135,31 @@ class SurveySpec(Section):
         secret = {self.outcome, self.weight, *self.fpcs}
         secret |= set(self.replicates.weights) if self.replicates else set()
         for name, column in self.columns.items():
-            check_role(name, column, self.outcome, self.public, self.strata, secret)
+            if name == self.outcome or name not in self.variables:
+                check_role(name, column, self.outcome, self.public, self.strata, secret)
             check_column(name, column, self._listed(name), self.missing)
+        return self
+
+    @model_validator(mode="after")
+    def _variables_are_confidential(self) -> Self:
+        """An answer has no other role, and no published column is made from the column of an answer."""
+        design = {self.weight, *self.fpcs, *self.all_strata, *self.clusters}
+        design |= set(self.replicates.weights) if self.replicates else set()
+        for name, variable in self.variables.items():
+            for role, columns in (("public", self.public), ("universe", self.universe), ("the design", design)):
+                if name in columns or (role == "universe" and self.source(name) in columns):
+                    raise clash(f"'variables.{name}' is a confidential answer, and cannot be in {role} too")
+            if name in TIDY_COLUMNS:
+                raise clash(f"'variables.{name}' has the name of a column of every table: rename it ('columns.from')")
+            check_variable(name, variable, self.made(name), name == self.outcome)
+            check_column(name, self.made(name), self._listed(name), self.missing)
+        answers = {self.source(name) for name in self.variables}
+        for name in self.published:
+            used = {self.source(name), self.made(name).labels_from} & answers
+            if used:
+                raise clash(
+                    f"'{name}' is published, and is made from the column of a confidential answer in 'variables'"
+                )
         return self
 
     @model_validator(mode="after")
@@ -150,12 +175,27 @@ class SurveySpec(Section):
         return self
 
     @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each declared answer."""
+        return {name: variable.kind for name, variable in self.variables.items()}
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The outcome and the other answers."""
+        return tuple(dict.fromkeys([self.outcome, *self.variables]))
+
+    def may_miss(self, answer: str) -> bool:
+        """Whether a number may be missing: its tables are then of those who answered."""
+        return answer in self.variables and may_be_missing(self.variables[answer], self.made(answer))
+
+    @property
     def published(self) -> tuple[str, ...]:
         """The public columns and the strata."""
         return (*self.public, self.strata) if self.strata else self.public
 
     def _listed(self, column: str) -> dict[str, str] | None:
-        levels = self.levels.get(column)
+        answer = self.variables.get(column)
+        levels = self.levels.get(column) if answer is None else answer.levels or None
         return self.labels.get(column) if levels is None else {level: level for level in levels}
 
     def declared(self, column: str) -> dict[str, str] | None:

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from svysynth.core.errors import SurveyError, did_you_mean, is_plain, require_type
+from svysynth.core.errors import SurveyError, is_plain, require_type
 from svysynth.core.formula import parse_formula
 from svysynth.core.spec.estimation import MOST_BY_COLUMNS, EstimationSpec, TableSpec
 from svysynth.core.spec.privacy import PrivacySpec
+from svysynth.core.spec.requests import problem
 from svysynth.core.spec.sections import (
     Magnitude,
     Name,
@@ -117,14 +118,21 @@ class Spec(Section):
         return self
 
     @model_validator(mode="after")
-    def _tables_use_public_columns(self) -> Self:
+    def _tables_use_public_columns_and_answers(self) -> Self:
         for position, table in enumerate(self.tables, start=1):
-            for column in table.by:
-                if column not in self.survey.public:
-                    hint = did_you_mean(column, self.survey.public)
-                    raise clash(f"table {position}: 'by' names '{column}', which is not in survey.public{hint}")
+            found = problem(table, self.survey.outcome, self.survey.kinds, self.survey.public)
+            if found is not None:
+                raise clash(f"table {position}: {found}")
         no_repeats([table.title for table in self.tables], "tables (give each a 'name')")
         return self
+
+    @property
+    def without_answers(self) -> Spec:
+        """The spec without its further variables, which a release neither reads nor mentions."""
+        survey = self.survey
+        others = survey.variables.keys() - {survey.outcome}
+        columns = {name: column for name, column in survey.columns.items() if name not in others}
+        return self.model_copy(update={"survey": survey.model_copy(update={"variables": {}, "columns": columns})})
 
     @property
     def direct_estimation(self) -> EstimationSpec:

@@ -18,7 +18,7 @@ from svysynth.core.errors import SurveyError, did_you_mean
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.estimation.combining import Synthetic
-from svysynth.mechanisms.findings import no_quantiles, refuse
+from svysynth.mechanisms.findings import no_other_answers, no_quantiles, refuse
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement, NoisySizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
@@ -94,6 +94,8 @@ class FromPublic:
         """Make tables from all draws, rounded to the published digits."""
         refuse(no_quantiles(tables, "a release from noisy sums"))
         public = self.make.facts.labels
+        released = [column for table in tables for column in table.by]  # other columns are refused below
+        refuse(no_other_answers(tables, self.make.outcome, released))
         for column in (column for table in tables for column in table.by):
             if column not in public:
                 problem = f"is not a public column of this release{did_you_mean(column, tuple(public))}"

@@ -39,8 +39,8 @@ from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.statistics import Statistic
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import ROUNDING
+from svysynth.estimation.frames import Layout, domain_columns, finish_table, title_of
 from svysynth.estimation.statistics import estimate, records_less_strata
-from svysynth.estimation.tables import Layout, domain_columns, finish_table, title_of
 from svysynth.mechanisms.noisy_sums.calibrated_variance import CalibratedVariance
 from svysynth.mechanisms.noisy_sums.clustered_variance import ClusteredVariance, PairMoments, kept_inside
 from svysynth.mechanisms.noisy_sums.clusters_given_weights import KnownClusters

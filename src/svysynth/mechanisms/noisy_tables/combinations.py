@@ -20,7 +20,7 @@ from svysynth.core.grouping import Booleans, Floats, Integers, group_ids, group_
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import Lonely, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec
-from svysynth.estimation.tables import crossing, domain_columns
+from svysynth.estimation.frames import crossing, domain_columns
 from svysynth.mechanisms.noise import RESOLUTION, SUMS, Group, Level, Noise, Use, cell_sums
 from svysynth.mechanisms.noisy_tables.consistency import consistent, hierarchy
 from svysynth.survey.design import EXHAUSTED

@@ -25,7 +25,8 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec, Unit
 from svysynth.core.spec.statistics import Statistic
-from svysynth.estimation.tables import Layout, finish_table, require_public, title_of
+from svysynth.estimation.asked import require_public
+from svysynth.estimation.frames import Layout, finish_table, title_of
 from svysynth.mechanisms.findings import no_quantiles, refuse, unknown_domains
 from svysynth.mechanisms.noise import (
     LEAST_EPSILON,

@@ -33,9 +33,10 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.statistics import Statistic
 from svysynth.core.streams import Streams
+from svysynth.estimation.frames import Layout, crossing, domain_columns, finish_table, title_of
 from svysynth.estimation.replicates import Replicates, half_samples, preston_factors
 from svysynth.estimation.statistics import estimate
-from svysynth.estimation.tables import Layout, crossing, domain_columns, finish_table, tabulate_all, title_of
+from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.findings import no_quantiles, refuse
 from svysynth.mechanisms.noisy_tables.consistency import hierarchy
 from svysynth.survey.domains import INSIDE

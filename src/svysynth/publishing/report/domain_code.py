@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from svysynth.estimation.tables import domain_columns
+from svysynth.estimation.frames import domain_columns
 from svysynth.privacy.release import Release
 from svysynth.publishing.report.page import quoted, r_name
 from svysynth.survey.columns import comparable

@@ -11,14 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from svysynth.core.spec.estimation import EstimationSpec
-from svysynth.estimation.layout import WideTable, legend, wide_tables
+from svysynth.estimation.layout import WideTable, legend, notes_on, wide_tables
 
 INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without protection."
 
 
 def render_tables(tidy: pl.DataFrame, estimation: EstimationSpec, labels: Mapping[str, str]) -> RenderableType:
     """All tables of a tidy frame, with the meaning of the marks below."""
-    return Group(*[_render_table(table) for table in wide_tables(tidy, labels)], Text(legend(estimation), style="dim"))
+    tables = [_render_table(table) for table in wide_tables(tidy, labels)]
+    return Group(*tables, *(Text(line, style="dim") for line in (legend(estimation), *notes_on(tidy))))
 
 
 def _render_table(wide: WideTable) -> Table:
