@@ -103,7 +103,8 @@ class FromPublic:
         known = [one.removeprefix(domain_column("")) for one in self.make.facts.domains]
         for table in tables:
             if table.domain is not None and table.domain not in known:
-                remedy = f"choose from {'; '.join(known)}" if known else "make the table without a domain"
+                remedy = "write one of them as the manifest has it: " + "; ".join(known)
+                remedy = remedy if known else "make the table without a domain"
                 raise SurveyError("spec", "domain", "is not one of the domains of this release", remedy)
         found = tables_of(self.make.drawn, self.make.measurement, self.make.facts, tables, self.estimation)
         return rounded(found, TABLE_DIGITS)
