@@ -75,7 +75,6 @@ WRONG_TABLES = [
     {"by": ["field", "field"]},
     {"by": "field", "statistics": "middle"},
     {"by": "field", "statistics": []},
-    {"by": "field", "statistics": None},
     {"by": "field", "estimation": "taylor"},
 ]
 

@@ -760,7 +760,6 @@ SETTINGS_THAT_CANNOT_WORK = {
     "strata called weight_unsmoothed": [('strata = "region"', 'strata = "weight_unsmoothed"')],
     "clusters": [('strata = "region"', 'strata = "region"\ncluster = "village"')],
     "balanced replicates of other than pairs": [("[[tables]]", '[estimation]\nvariance = "brr"\n\n[[tables]]')],
-    "noise with clusters": [*LAPLACE, ('strata = "region"', 'strata = "region"\ncluster = "village"')],
     "noise with replicates": [*LAPLACE, ("[privacy]", '[estimation]\nvariance = "bootstrap"\n\n[privacy]')],
 }
 

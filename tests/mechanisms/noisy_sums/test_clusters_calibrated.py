@@ -68,15 +68,18 @@ def test_standard_errors_of_files_are_on_average_those_of_tables(transform, meth
     assert np.median(expected[counts & known] / uncalibrated[counts & known]) < 0.95
 
 
-def test_a_release_has_the_totals_and_the_clusters(tmp_path):
+def test_a_release_has_the_totals_the_clusters_and_their_correction(tmp_path):
     text = clustered.SPEC.replace("population_total = 50000\n", "").replace("\n[privacy]", TEXT)
-    path = clustered.written(tmp_path, text)
-    svysynth.release(path, tmp_path / "out")
+    text = text.replace('cluster = "village"', 'cluster = "village"\nfpc = "villages"\nfpc_public = true')
+    path = clustered.written(tmp_path, text, clustered.people().with_columns(villages=pl.lit(50)))
+    done = svysynth.release(path, tmp_path / "out")
     verify_release(tmp_path / "out", tmp_path / "ledger.sqlite")
+    assert "villages" in done.guarantee.public
     table = pl.read_csv(tmp_path / "out/public/tables.csv").filter(statistic="count", sex="All")
     regions = table.filter(pl.col("region") != "All")
     assert regions["estimate"].to_list() == pytest.approx([16_000, 15_000, 19_000], rel=1e-9)
     assert regions["se"].to_list() == [0, 0, 0]
     more = svysynth.more(tmp_path / "out/public").synthetic(1).surveys[0]
     assert more.design.cluster == "village"
+    np.testing.assert_allclose(more.index.unsampled, [1 - 20 / 50] * 3)
     assert np.bincount(more.cell_index(["sex"]), more.weights) == pytest.approx([24_000, 26_000], rel=1e-6)

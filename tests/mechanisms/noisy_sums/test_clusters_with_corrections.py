@@ -1,4 +1,4 @@
-"""Samples of clusters with finite population corrections: standard errors of tables and files, and a release."""
+"""Samples of clusters with finite population corrections: standard errors of tables and files."""
 
 from dataclasses import replace
 
@@ -14,7 +14,6 @@ from svysynth.mechanisms.noisy_sums import implied_tables as figuring
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
 from svysynth.mechanisms.noisy_sums.imputed_files import FilePlan
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
-from svysynth.publishing.verification import verify_release
 
 VILLAGES = {"r0": 100.0, "r1": 250.0, "r2": 50.0}
 """Of each region, which has 50 villages in the sample: the last is fully observed."""
@@ -73,16 +72,3 @@ def test_exact_counts_have_the_standard_errors_of_direct_tables():
     table = table_of(replace(make, facts=replace(make.facts, fpc=np.array(list(VILLAGES.values())))))
     exact = table.filter(pl.col("statistic").is_in(["count", "proportion"])).sort("statistic", "region", "sex")
     np.testing.assert_allclose(exact["se"], direct.sort("statistic", "region", "sex")["se"], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("weights", ["", "weight_public = true"])
-def test_a_release_publishes_clusters_and_their_correction(tmp_path, weights):
-    text = confidential.SPEC.replace('cluster = "village"', f'cluster = "village"\nfpc = "villages"\n{weights}')
-    text = text.replace("fpc = ", "fpc_public = true\nfpc = ")
-    frame = corrected(confidential.people()).with_columns(villages=pl.col("villages") + 20)
-    path = confidential.written(tmp_path, text, frame)
-    done = svysynth.release(path, tmp_path / "out")
-    verify_release(tmp_path / "out", tmp_path / "ledger.sqlite")
-    assert {"villages"} <= set(done.guarantee.public)
-    more = svysynth.more(tmp_path / "out/public").synthetic(1).surveys[0]
-    np.testing.assert_allclose(more.index.unsampled, [1 - 20 / (VILLAGES[name] + 20) for name in VILLAGES], rtol=1e-9)
