@@ -60,10 +60,8 @@ them. The bias that all samples have in common is corrected. What differs from s
 error has it: about 1.4% of the mean in twelve samples that were looked at, beside a sampling error of 2.6%. At 0.05 it
 refused one sample of 300.
 
-The rows of FBS from noisy sums were measured with squares between clusters of logarithms. Releases measure squares of
-outcomes and weights, which have not been tried on all of these samples. On 40 samples with a share of 0.2, where the
-chance of a cluster does not go with its effect, intervals for the mean of the whole file covered in 0.950, with
-standard errors of 1.06 times the direct ones (bench/skewed_clusters.py, which has skewed effects too).
+An earlier version of FBS from noisy sums, which measured squares of logarithms between clusters, had coverage of 0.954
+to 0.987 in 300 releases for each share.
 
 `python bench/clusters.py --help` says how to run the study.
 """
