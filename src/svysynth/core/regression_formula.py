@@ -1,7 +1,7 @@
 """The formula of a regression: `answer ~ columns`, with the columns in the grammar of `formula.py`.
 
-The left side names a number of each record: an answer as it is, its logarithm `log(salary)`, or whether it lies above or
-below a threshold, `salary > 50000`, which is 1 or 0.
+The left side names a number of each record: an answer as it is, its logarithm `log(salary)`, or whether it lies above
+or below a threshold, `salary > 50000`, which is 1 or 0.
 """
 
 from __future__ import annotations
@@ -94,5 +94,3 @@ def _share(match: re.Match[str]) -> Share:
     except ValueError:
         raise SurveyError("spec", PLACE, "has a threshold that is not a number", EXAMPLES) from None
     return cast(Share, found)
-
-

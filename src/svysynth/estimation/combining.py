@@ -131,11 +131,11 @@ class Synthetic:
         full = estimation.standard_errors == "full" and not survey.weight_public
         found = tabulate_all(survey, tables, estimation, replicates)
         if full:
-            drawn = tabulate_all(_with_unsmoothed_weights(survey), tables, estimation, replicates, scaled=True)
+            drawn = tabulate_all(with_unsmoothed_weights(survey), tables, estimation, replicates, scaled=True)
             found = found.with_columns(drawn["se"])
         if self.rules == "weighted":
             return found
-        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation, replicates, scaled=full)
+        by_cell = tabulate_all(with_cell_weights(survey), tables, estimation, replicates, scaled=full)
         outcome = ~pl.col("statistic").is_in(["count", "proportion"])
         return found.with_columns(
             pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column)
@@ -143,7 +143,7 @@ class Synthetic:
         )
 
 
-def _with_unsmoothed_weights(survey: Survey) -> Survey:
+def with_unsmoothed_weights(survey: Survey) -> Survey:
     """The same survey with the weights as the model drew them."""
     if UNSMOOTHED not in survey.schema:
         raise SurveyError(
@@ -155,7 +155,7 @@ def _with_unsmoothed_weights(survey: Survey) -> Survey:
     return replace(survey, design=replace(survey.design, weight=UNSMOOTHED))
 
 
-def _with_cell_weights(survey: Survey) -> Survey:
+def with_cell_weights(survey: Survey) -> Survey:
     """The same survey with every unit of a finest cell carrying N̂_cell/n_cell."""
     cells, cell = survey.present_cells(survey.public)
     sums = map_blocks(survey.engine, _CellSums(cell, survey.weights, len(cells)), len(survey))
