@@ -52,7 +52,7 @@ class Coefficients:
 
     def turned_back(self, turned: Floats) -> Floats:
         """Coefficients of the columns, from those of the orthonormal columns."""
-        return np.asarray(solve_triangular(self.triangle, turned))
+        return np.asarray(solve_triangular(self.triangle, turned, check_finite=False))  # NaN where there is no variance
 
     def covariance(self, turned: Floats) -> Floats:
         """The covariance of the coefficients, from that of the coefficients of the orthonormal columns."""

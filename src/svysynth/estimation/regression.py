@@ -7,9 +7,9 @@ the design (in a domain, of its records), less the number of coefficients, plus 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -121,15 +121,21 @@ class Regression:
     def printed(self) -> tuple[list[str], list[list[str]]]:
         """The header and the rows of the table as text."""
         columns = [name for name in self.table.columns if name != "because"]
-        rows = [[_text(value) for value in row] for row in self.table.select(columns).rows()]
-        return columns, rows
+        rows = self.table.select(columns).rows(named=True)
+        return columns, [[_printed(name, row) for name in columns] for row in rows]
 
 
-def _text(value: object) -> str:
-    """A cell of the table: five digits of a number, and a dash where there is none."""
-    if isinstance(value, float):
-        return "∞" if np.isinf(value) else f"{value:,.5g}" if abs(value) < 1e5 else f"{value:,.0f}"
-    return "–" if value is None else str(value)
+def _printed(column: str, row: Mapping[str, Any]) -> str:
+    """A cell of the table: numbers have as many decimals as three digits of their row's standard error need."""
+    value = row[column]
+    if value is None:
+        return "–"
+    if not isinstance(value, float):
+        return str(value)
+    if column == "df":
+        return "∞" if np.isinf(value) else f"{value:,.0f}"
+    size = row["se"] or abs(row["estimate"]) or 1.0
+    return f"{value:,.{int(np.clip(2 - np.floor(np.log10(size)), 0, 10))}f}"
 
 
 def parse_for(survey: Survey, formula: str, family: Family) -> RegressionFormula:

@@ -5,10 +5,11 @@ All of this needs the public folder only. Verification and the mechanisms that r
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,23 +112,34 @@ def read_synthetic(
 
 
 def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:
-    """The tables of one synthetic file. A large file is put on disk, as it was when it was made."""
-    file = open_data(path)
-    _check_microdata(file, manifest)
-    domains = manifest.survey.known_domains
-    with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
-        source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
-        if spec.estimation.variance == "taylor" and is_large(source):
-            labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
-            source = source.model_copy(update={"labels": labels})
-            survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))
-            survey = replace(survey, weight_public=spec.survey.weight_public)
-            survey = replace(survey, domain=spec.survey.domain, domains=domains)
-        else:
-            survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels, domains)
+    """The tables of one synthetic file."""
+    _check_microdata(open_data(path), manifest)
+    with surveys_of_files([path], manifest) as (survey,):
         if not _meets_totals(survey):
             raise wrong(f"has a synthetic file whose weights do not have the declared totals ({path.name})")
         return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)
+
+
+@contextlib.contextmanager
+def surveys_of_files(paths: Sequence[Path], manifest: Manifest) -> Iterator[tuple[Survey, ...]]:
+    """The surveys in synthetic files of a public folder; a large one is on disk, as it was when it was made."""
+    spec = manifest.spec()
+    with contextlib.ExitStack() as stack:
+        yield tuple(_survey_of_file(path, manifest, spec, stack) for path in paths)
+
+
+def _survey_of_file(path: Path, manifest: Manifest, spec: Spec, stack: contextlib.ExitStack) -> Survey:
+    file, domains = open_data(path), manifest.survey.known_domains
+    source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
+    if spec.estimation.variance != "taylor" or not is_large(source):
+        return survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels, domains)
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svysynth-")))
+    labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
+    source = source.model_copy(update={"labels": labels})
+    also = (UNSMOOTHED,) if UNSMOOTHED in file.columns else ()
+    survey: Survey = read_large(source, scratch, LOCAL, also=also)
+    survey = replace(survey, weight_public=spec.survey.weight_public)
+    return replace(survey, domain=spec.survey.domain, domains=domains)
 
 
 def _meets_totals(survey: Survey) -> bool:
