@@ -125,7 +125,9 @@ def test_a_replicate_without_a_level_gives_no_standard_error():
         frame.with_columns(**{k: pl.Series(v) for k, v in weights.items()}), **roles, replicates=replicates
     )
     found = regression_of(replicated, "y ~ a")
-    assert found.table["estimate"].to_list() == pytest.approx(regression_of(survey, "y ~ a").table["estimate"].to_list())
+    assert found.table["estimate"].to_list() == pytest.approx(
+        regression_of(survey, "y ~ a").table["estimate"].to_list()
+    )
     assert found.table["se"].null_count() == 2
     assert "no estimate in some replicate" in found.notes[0]
 

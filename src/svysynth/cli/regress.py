@@ -135,7 +135,8 @@ def _of_survey(
 def _show(found: Regression) -> None:
     """The coefficients as a table, with the notes below."""
     header, rows = found.printed()
-    table: Table = make_table(found.title)
+    say(found.title, "bold")
+    table: Table = make_table()
     for place, name in enumerate(header):
         table.add_column(Text(name), justify="left" if place == 0 or name == "measured" else "right")
     for row in rows:

@@ -1,11 +1,10 @@
 """Measured terms: which coefficients of a regression from synthetic files rest on something measured from the survey.
 
 Synthetic files have what the release measured and, for everything else, what its model says. The means of the answer by
-a term of the model were measured: its columns without a formula, the terms of the formula with one. A coefficient of
+a term of the model were measured: its columns without a formula, the terms of the formula with one. The coefficient of
 any other column, or of an interaction that the model does not have, is what the model says without it, usually near
-zero, however large it is in the survey. Such a term also changes what the coefficients below it mean: with `a * b`,
-that of `a` is for the first level of `b`. So a coefficient counts as measured if its own term is measured, and every
-term of the regression that contains it.
+zero, however large it is in the survey. The other coefficients of such a regression are not adjusted for it: they are
+those of a regression without it. So none of them counts as measured until that term is left out.
 """
 
 from __future__ import annotations
@@ -73,6 +72,8 @@ class MeasuredTerms:
         notes = [note for answer, note in ((YES, TRUSTED), (NO, NOT_TRUSTED)) if answer in measured]
         why = dict.fromkeys(reason for trusted, reason in reasons if not trusted)
         notes += [f"{reason[0].upper()}{reason[1:]}." for reason in why]
+        lacking = self._lacking(present) if found.parsed.left.share is None else []
+        notes += [f"Without {', '.join(lacking)} the other coefficients are measured."] if lacking else []
         return replace(found.regression, table=table, notes=(*found.regression.notes, *notes))
 
     def _reason(self, term: Term, present: Sequence[Term], left: LeftSide) -> tuple[bool, str]:
@@ -85,11 +86,15 @@ class MeasuredTerms:
             return False, f"means of {outcome} were measured, and not those of its logarithm"
         if not self._has(term):
             return False, f"the release's model has no {':'.join(term)}"
-        above = [other for other in present if set(term) < set(other) and not self._has(other)]
-        if above:
-            return False, f"it depends on {':'.join(above[0])}, which the release's model does not have"
+        lacking = self._lacking(present)
+        if lacking:
+            return False, f"it is not adjusted for {', '.join(lacking)}, which the release's model does not have"
         by = f" by {' and '.join(term)}" if term else ""
         return True, f"means of {outcome}{by} were measured"
+
+    def _lacking(self, present: Sequence[Term]) -> list[str]:
+        """The terms of a regression that the model does not have."""
+        return [":".join(term) for term in present if not self._has(term)]
 
     def _has(self, term: Term) -> bool:
         return self.every_cell or not term or any(set(term) <= set(other) for other in self.terms)
