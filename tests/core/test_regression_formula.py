@@ -56,6 +56,6 @@ def test_what_is_no_formula_is_one_clear_error(text, words):
 
 
 def test_a_long_formula_is_refused_quickly():
+    names = [f"c{number}" for number in range(12)]
     with pytest.raises(SurveyError, match="more than 1,000 terms"):
-        names = [f"c{number}" for number in range(12)]
         parse_regression("pay ~ " + " * ".join(names), ["pay"], names)

@@ -93,8 +93,8 @@ def test_the_covariance_has_the_standard_errors(schools):
 def test_contrasts_agree_whatever_the_coding(schools):
     """The same model in two codings: differences of cell means have the variance that the covariance gives."""
     reference, cells = regression_of(schools, "y ~ s"), regression_of(schools, "y ~ 0 + s")
-    (_, mean, other), covariance = cells.table["estimate"], cells.covariance
-    assert reference.table["estimate"][2] == pytest.approx(other - cells.table["estimate"][0], rel=1e-9)
+    (first, _, last), covariance = cells.table["estimate"], cells.covariance
+    assert reference.table["estimate"][2] == pytest.approx(last - first, rel=1e-9)
     variance = covariance[0, 0] + covariance[2, 2] - 2 * covariance[0, 2]
     assert reference.table["se"][2] == pytest.approx(variance**0.5, rel=1e-9)
 

@@ -12,6 +12,7 @@ from svysynth.estimation.regression import regression_of
 
 GOLDEN = places.GOLDEN
 VALUES = pl.read_csv(GOLDEN / "regression/values.csv").with_columns(pl.col("domain").fill_null(""))
+COMBINED = pl.read_csv(GOLDEN / "regression/combined.csv")
 CASES = VALUES.select("case", "formula", "family", "domain", "lonely").unique(maintain_order=True).rows()
 FOLDERS = {
     "two_stages": "stages/apiclus2",
@@ -93,3 +94,16 @@ def in_rs_words(term):
     if term == "Intercept":
         return "(Intercept)"
     return term.replace("[yes]", "").replace("[", "").replace("]", "")
+
+
+@pytest.mark.parametrize(("formula", "family"), COMBINED.select("formula", "family").unique(maintain_order=True).rows())
+def test_imputed_files_are_combined_as_by_mitools(formula, family):
+    files = [GOLDEN / f"regression/file-{number}.csv" for number in (1, 2, 3)]
+    roles = {"outcome": "y", "public": ["a", "s"], "strata": "stratum", "transform": "identity"}
+    ours = svysynth.regress(formula, svysynth.read_synthetic(files, **roles, rules="imputed"), family).table
+    theirs = COMBINED.filter(formula=formula, family=family)
+    assert [in_rs_words(term) for term in ours["term"]] == theirs["term"].to_list()
+    for mine, row in zip(ours.rows(named=True), theirs.rows(named=True), strict=True):
+        assert same_number(mine["estimate"], row["estimate"], theirs["se"].max()), row
+        assert mine["se"] == pytest.approx(row["se"], rel=RELATIVE, abs=0), row
+        assert mine["df"] == pytest.approx(row["df"], rel=RELATIVE, abs=0), row

@@ -4,7 +4,9 @@
 #
 # reads the records that the neighbouring folders have, and writes, next to this script,
 #   values.csv     estimate, standard error, degrees of freedom and interval of every coefficient
-#   versions.txt   the versions of R and of survey that did so
+#   file-1.csv …   apistrat three times, with outcome and weight disturbed, in place of synthetic files
+#   combined.csv   the regressions of these files, combined by `MIcombine` of the package mitools
+#   versions.txt   the versions of R and of its packages that did so
 # The tests read these files; they never call R. Coefficients have R's names; those of svysynth come in the same order.
 #
 # The convergence criterion of `glm` is set so that logistic models are fitted to all digits. In replicate designs, records
@@ -124,6 +126,30 @@ jackknife <- as.svrepdesign(svydesign(ids = ~psu, weights = ~w, data = golden("c
 add("jackknife", jackknife, "y ~ a + b")
 add("jackknife", jackknife, "y > 650 ~ a + b", "logistic")
 
+# three files, combined as multiple imputations
+library(mitools)
+set.seed(20261120)
+files <- lapply(1:3, function(number) {
+  data <- golden("answers", "apistrat")
+  noise <- matrix(rnorm(2 * nrow(data)), ncol = 2)
+  file <- with(data, data.frame(a, s, stratum, y = round(y + 40 * noise[, 1], 1), weight = round(w * exp(0.1 * noise[, 2]), 3)))
+  write_numbers(file, paste0("file-", number, ".csv"))
+  svydesign(ids = ~1, strata = ~stratum, weights = ~weight, data = file)
+})
+combined <- list()
+for (case in list(c("y ~ s + a", "linear"), c("log(y) ~ s * a", "linear"), c("y > 650 ~ s + a", "logistic"))) {
+  formula <- as.formula(sub("(y > 650)", "as.numeric(\\1)", case[1]))
+  kind <- if (case[2] == "linear") gaussian() else quasibinomial()
+  control <- glm.control(epsilon = 1e-16, maxit = 100)
+  fit <- MIcombine(lapply(files, function(file) do.call(svyglm, list(formula, file, family = kind, control = control))))
+  combined[[length(combined) + 1]] <- data.frame(
+    formula = case[1], family = case[2], term = names(coef(fit)), estimate = unname(coef(fit)), se = unname(SE(fit)),
+    df = unname(fit$df)
+  )
+}
+write_numbers(do.call(rbind, combined), "combined.csv", quote = TRUE)
+
 options(survey.lonely.psu = "fail")
 write_numbers(do.call(rbind, found), "values.csv", quote = TRUE)
-write_versions()
+versions <- paste(c("survey", "mitools"), sapply(c("survey", "mitools"), function(name) paste(packageVersion(name))))
+writeLines(c(R.version.string, versions), file.path(here, "versions.txt"))
