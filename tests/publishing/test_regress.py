@@ -88,6 +88,8 @@ def test_each_coefficient_says_why(made):
     assert why[REGION] == "it is not adjusted for sex, which the release's model does not have"
     _, why = measured(made, "salary ~ sex")
     assert why == {"Intercept": "means of salary were measured", SEX: "means of salary by sex were measured"}
+    _, why = measured(made, "salary ~ region * sex", promise="global")
+    assert "drawn towards no interaction where their noise is large" in why["region[north]:sex[M]"]
     _, why = measured(made, "salary > 22000 ~ sex")
     assert "follows from the model's shape" in why[SEX]
     found = facts("region").explain(regression_of_files(made, "salary ~ region + sex"))

@@ -90,14 +90,19 @@ class MeasuredTerms:
         if lacking:
             return False, f"it is not adjusted for {', '.join(lacking)}, which the release's model does not have"
         by = f" by {' and '.join(term)}" if term else ""
-        return True, f"means of {outcome}{by} were measured"
+        shrunk = "" if self._models(term) else ", and are drawn towards no interaction where their noise is large"
+        return True, f"means of {outcome}{by} were measured{shrunk}"
 
     def _lacking(self, present: Sequence[Term]) -> list[str]:
         """The terms of a regression that the model does not have."""
         return [":".join(term) for term in present if not self._has(term)]
 
     def _has(self, term: Term) -> bool:
-        return self.every_cell or not term or any(set(term) <= set(other) for other in self.terms)
+        """Whether the means by a term were measured, or the model was fitted to them."""
+        return self.every_cell or self._models(term)
+
+    def _models(self, term: Term) -> bool:
+        return not term or any(set(term) <= set(other) for other in self.terms)
 
 
 def explain_unknown(found: CombinedRegression) -> Regression:
