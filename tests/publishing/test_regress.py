@@ -85,7 +85,7 @@ def test_a_coefficient_is_measured_if_its_terms_are(made, regression, settings, 
 def test_each_coefficient_says_why(made):
     _, why = measured(made, "salary ~ region + sex", formula="region")
     assert why[SEX] == "the release's model has no sex"
-    assert why[REGION] == "it is not adjusted for sex, which the release's model does not have"
+    assert why[REGION] == "it is not adjusted for sex, which the release's model does not have: leave that out"
     _, why = measured(made, "salary ~ sex")
     assert why == {"Intercept": "means of salary were measured", SEX: "means of salary by sex were measured"}
     _, why = measured(made, "salary ~ region * sex", promise="global")
@@ -93,7 +93,7 @@ def test_each_coefficient_says_why(made):
     _, why = measured(made, "salary > 22000 ~ sex")
     assert "follows from the model's shape" in why[SEX]
     found = facts("region").explain(regression_of_files(made, "salary ~ region + sex"))
-    assert "Without sex the other coefficients are measured." in found.notes
+    assert "The release's model has no sex." in found.notes
 
 
 def test_a_folder_gives_what_its_files_give(folder, made):
@@ -106,9 +106,16 @@ def test_a_folder_gives_what_its_files_give(folder, made):
     assert "sex[M]" in repr(found)
     assert "measured" in found._repr_html_()
     assert svysynth.regress("salary ~ region + sex", folder / "public").table.equals(found.table)
-    inside = svysynth.regress("log(salary) ~ region", folder, domain="sex = 'F'")
-    assert inside.records < 120
-    assert inside.title.endswith("(sex = 'F')")
+
+
+def test_inside_a_domain_a_coefficient_needs_the_columns_of_the_domain_too(folder):
+    """The model has no interaction: it says the same of regions for both sexes."""
+    found = svysynth.regress("log(salary) ~ region", folder, domain="sex = 'F'")
+    assert found.records < 120
+    assert found.title.endswith("(sex = 'F')")
+    assert found.table["measured"].to_list() == ["no"] * 3
+    assert found.table["because"][1] == "the release's model has no region:sex"
+    assert svysynth.regress("salary ~ 1", folder, domain="sex = 'F'").table["measured"].to_list() == ["yes"]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from svysynth.estimation.combining import (
 from svysynth.estimation.explained import Family
 from svysynth.estimation.regression import Fitted, Regression, coefficient_table, fit_survey, notes_on, parse_for
 from svysynth.estimation.replicates import make_replicates
+from svysynth.survey.domains import domain_column
 from svysynth.survey.survey import Survey
 
 ONE_FILE = "One synthetic file does not show how much such files differ: standard errors are too small."
@@ -35,11 +36,14 @@ ONE_FILE = "One synthetic file does not show how much such files differ: standar
 @outlined
 @dataclass(frozen=True, eq=False)
 class CombinedRegression:
-    """A regression of several synthetic files, and the columns of each of its coefficients."""
+    """A regression of several synthetic files, and the columns that it depends on."""
 
     regression: Regression
     parsed: RegressionFormula
     terms: tuple[Term, ...]
+    """The columns of each coefficient."""
+    inside: tuple[str, ...]
+    """The public columns of the domains that it is restricted to."""
 
 
 def regression_of_files(
@@ -80,7 +84,9 @@ def regression_of_files(
         synthetic.standing,
         domain=" and ".join(conditions) or None,
     )
-    return CombinedRegression(regression, parsed, terms)
+    domains = [first.domains[name] for name in map(domain_column, conditions) if name in first.domains]
+    inside = tuple(dict.fromkeys(column for one in domains for column in one.columns))
+    return CombinedRegression(regression, parsed, terms, inside)
 
 
 def _covariance(values: Floats, covariances: Floats, imputed: bool) -> Floats:

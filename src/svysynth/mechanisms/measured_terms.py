@@ -62,8 +62,10 @@ class MeasuredTerms:
 
     def explain(self, found: CombinedRegression) -> Regression:
         """A regression with the columns `measured` and `because`, and notes on them."""
-        present = tuple(dict.fromkeys(found.terms))
-        reasons = [self._reason(term, present, found.parsed.left) for term in found.terms]
+        # inside a domain the mean by a term is one by the columns of the domain too
+        needed = {term: tuple(dict.fromkeys((*term, *found.inside))) for term in found.terms}
+        lacking = [needed[term] for term in needed if not self._has(needed[term])]
+        reasons = [self._reason(needed[term], lacking, found.parsed.left) for term in found.terms]
         measured = [YES if trusted else NO for trusted, _ in reasons]
         table = found.regression.table.with_columns(
             pl.Series("measured", measured, dtype=pl.String),
@@ -72,30 +74,24 @@ class MeasuredTerms:
         notes = [note for answer, note in ((YES, TRUSTED), (NO, NOT_TRUSTED)) if answer in measured]
         why = dict.fromkeys(reason for trusted, reason in reasons if not trusted)
         notes += [f"{reason[0].upper()}{reason[1:]}." for reason in why]
-        lacking = self._lacking(present) if found.parsed.left.share is None else []
-        notes += [f"Without {', '.join(lacking)} the other coefficients are measured."] if lacking else []
         return replace(found.regression, table=table, notes=(*found.regression.notes, *notes))
 
-    def _reason(self, term: Term, present: Sequence[Term], left: LeftSide) -> tuple[bool, str]:
-        """Whether the coefficients of a term are measured, and why."""
+    def _reason(self, term: Term, lacking: Sequence[Term], left: LeftSide) -> tuple[bool, str]:
+        """Whether coefficients that need the means by a term are measured, and why."""
         outcome = self.outcome
         if left.share is not None:
             why = f"means of {outcome} were measured; how many lie beyond a threshold follows from the model's shape"
             return False, why
         if left.log and self.transform == "identity":
             return False, f"means of {outcome} were measured, and not those of its logarithm"
-        if not self._has(term):
+        if term in lacking:
             return False, f"the release's model has no {':'.join(term)}"
-        lacking = self._lacking(present)
         if lacking:
-            return False, f"it is not adjusted for {', '.join(lacking)}, which the release's model does not have"
+            others = ", ".join(":".join(other) for other in lacking)
+            return False, f"it is not adjusted for {others}, which the release's model does not have: leave that out"
         by = f" by {' and '.join(term)}" if term else ""
         shrunk = "" if self._models(term) else ", and are drawn towards no interaction where their noise is large"
         return True, f"means of {outcome}{by} were measured{shrunk}"
-
-    def _lacking(self, present: Sequence[Term]) -> list[str]:
-        """The terms of a regression that the model does not have."""
-        return [":".join(term) for term in present if not self._has(term)]
 
     def _has(self, term: Term) -> bool:
         """Whether the means by a term were measured, or the model was fitted to them."""
