@@ -165,6 +165,8 @@ def test_the_command_fits_the_survey_of_a_spec_for_internal_use(folder, tmp_path
     assert pl.read_parquet(tmp_path / "r.parquet")["source"].unique().to_list() == ["confidential, internal use only"]
     assert run("regress", spec, "salary ~ sex", "--files", 3) == 1
     assert "--files: is for a release" in capsys.readouterr().err
+    assert run("regress", folder, "salary ~ sex", "--seed", 3) == 1
+    assert "--seed: is for a survey" in capsys.readouterr().err
     assert run("regress", spec, "salary ~ sex", "--out", folder.parent / "people.csv") == 1
 
 

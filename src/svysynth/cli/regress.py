@@ -90,29 +90,33 @@ def regress(
 
     `svysynth regress doctorates.toml "salary ~ field * gender" --out internal.csv`
     """
-    from svysynth.publishing.from_public_folder import UNCHARGED
-    from svysynth.publishing.regress import regress as regress_release
-
-    confidential = source.suffix.lower() == ".toml"
-    if confidential:
+    if source.suffix.lower() == ".toml":
         if files is not None:
             raise SurveyError("spec", "--files", "is for a release", "leave it out, or name the release")
         spec = load_unfinished(source)
         refuse_table_file(out, source, spec.survey.data)
         found = _of_survey(spec, formula, family, domain, Path() if out is None else out.parent, seed)
-    else:
-        refuse_table_file(out, *source.glob("**/*"), endings=TABLE_ENDINGS)
-        found = regress_release(formula, source, family, domain=domain, files=files)
-    last = INTERNAL if confidential else UNCHARGED
+        table = found.table.with_columns(pl.lit("confidential, internal use only").alias("source"))
+        _give(found, table, out, INTERNAL, INTERNAL_STYLE)
+        return
+    from svysynth.publishing.from_public_folder import UNCHARGED
+    from svysynth.publishing.regress import regress as regress_release
+
+    if seed is not None:
+        raise SurveyError("spec", "--seed", "is for a survey", "leave it out: results of a release always repeat")
+    refuse_table_file(out, *source.glob("**/*"), endings=TABLE_ENDINGS)
+    found = regress_release(formula, source, family, domain=domain, files=files)
+    _give(found, found.table, out, UNCHARGED, "")
+
+
+def _give(found: Regression, table: pl.DataFrame, out: Path | None, standing: str, style: str) -> None:
+    """Print the coefficients, or write them to a file."""
     if out is None:
-        say(last, INTERNAL_STYLE if confidential else "")
+        say(standing, style)
         _show(found)
         return
-    table = found.table
-    if confidential:
-        table = table.with_columns(pl.lit("confidential, internal use only").alias("source"))
     write_frame(table, out)
-    say(f"Wrote {out}: {table.height:,} coefficients of {found.title}. {last}")
+    say(f"Wrote {out}: {table.height:,} coefficients of {found.title}. {standing}")
 
 
 def _of_survey(
