@@ -1,5 +1,7 @@
 """Regressions from a release: by its folder or in memory, and which coefficients rest on something measured."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -94,6 +96,16 @@ def test_each_coefficient_says_why(made):
     assert "follows from the model's shape" in why[SEX]
     found = facts("region").explain(regression_of_files(made, "salary ~ region + sex"))
     assert "The release's model has no sex." in found.notes
+
+
+def test_what_the_model_does_not_know_is_not_measured(made):
+    """Another answer on the left, or a column on the right that is not public: no file has them yet."""
+    found = regression_of_files(made, "salary ~ region + sex")
+    other = replace(facts(promise="global"), outcome="wage").explain(found)
+    assert other.table["measured"].to_list() == ["no"] * 4
+    assert other.table["because"][0] == "the release's model is of wage, and not of salary"
+    fewer = replace(facts(promise="global"), public=("region",), terms=(("region",),)).explain(found)
+    assert fewer.table["because"][3] == "the release's model has no sex"
 
 
 def test_a_folder_gives_what_its_files_give(folder, made):

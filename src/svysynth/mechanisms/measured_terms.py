@@ -43,6 +43,7 @@ class MeasuredTerms:
 
     outcome: str
     transform: Transform
+    public: tuple[str, ...]
     terms: tuple[Term, ...]
     """The terms of the model."""
     every_cell: bool
@@ -58,7 +59,7 @@ class MeasuredTerms:
         columns = tuple(survey.public)
         parsed = Formula.main_effects(columns) if formula is None else parse_formula(formula, columns)
         every_cell = formula is None and member is not None and member.every_cell
-        return cls(survey.outcome, survey.transform, parsed.terms, every_cell)
+        return cls(survey.outcome, survey.transform, columns, parsed.terms, every_cell)
 
     def explain(self, found: CombinedRegression) -> Regression:
         """A regression with the columns `measured` and `because`, and notes on them."""
@@ -79,6 +80,8 @@ class MeasuredTerms:
     def _reason(self, term: Term, lacking: Sequence[Term], left: LeftSide) -> tuple[bool, str]:
         """Whether coefficients that need the means by a term are measured, and why."""
         outcome = self.outcome
+        if left.column != outcome:
+            return False, f"the release's model is of {outcome}, and not of {left.column}"
         if left.share is not None:
             why = f"means of {outcome} were measured; how many lie beyond a threshold follows from the model's shape"
             return False, why
@@ -95,7 +98,7 @@ class MeasuredTerms:
 
     def _has(self, term: Term) -> bool:
         """Whether the means by a term were measured, or the model was fitted to them."""
-        return self.every_cell or self._models(term)
+        return (self.every_cell and set(term) <= set(self.public)) or self._models(term)
 
     def _models(self, term: Term) -> bool:
         return not term or any(set(term) <= set(other) for other in self.terms)
