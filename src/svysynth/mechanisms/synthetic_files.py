@@ -23,6 +23,7 @@ from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.calibration import uncalibrated
+from svysynth.estimation.centre_shifts import CentreShifts
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.manifest import Manifest
@@ -56,7 +57,8 @@ def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.Data
     numbers = range(1, manifest.privacy.datasets + 1)
     paths = [public / file_name(number, "parquet") for number in numbers]
     tables = [_tables_of_microdata(path, manifest, spec, rules) for path in paths]
-    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None)
+    shifts = len(rules.shifts) if rules.shifts else 0
+    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None, shifts=shifts)
 
 
 def read_synthetic(
@@ -74,11 +76,15 @@ def read_synthetic(
     strata_in_variance: bool = True,
     domain: str | None = None,
     domains: Sequence[str] = (),
+    shifts: Any = None,
 ) -> Synthetic:
     """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
 
     `domain` restricts all tables to a part of the population, and `domains` can be those of single tables. Their
     conditions use the values in the synthetic files: labels, where the survey has codes with labels.
+
+    `shifts` is the file of centre shifts that a release of a sample of clusters has. Without it standard errors are too
+    small where the weights α move the centre of the model.
 
     The files may be frames. `weight_public` and `calibration` are those of the spec. `rules` and `strata_in_variance`
     are those of the model that made the files; the report of the release states them.
@@ -106,8 +112,17 @@ def read_synthetic(
     if rules == "imputed":  # the weights of imputations are not smoothed
         return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance, "files")
     surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
-    both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
-    return Synthetic(tuple(both), rules, strata_in_variance, "files")
+    both = tuple(replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
+    found = None if shifts is None else _read_shifts(shifts, both[0])
+    return Synthetic(both, rules, strata_in_variance, "files", found)
+
+
+def _read_shifts(shifts: Any, survey: Survey) -> CentreShifts:
+    """The centre shifts in a file or a frame."""
+    if not isinstance(shifts, pl.DataFrame):
+        file = open_data(shifts)
+        shifts = read_columns(file, file.columns)
+    return CentreShifts.of_frame(shifts, survey.public, survey.outcome)
 
 
 def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:
@@ -127,7 +142,7 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
             survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels, domains)
         if not _meets_totals(survey):
             raise wrong(f"has a synthetic file whose weights do not have the declared totals ({path.name})")
-        return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)
+        return replace(rules, surveys=(survey,)).tables_by_file(spec.requested_tables, spec.estimation)[0]
 
 
 def _meets_totals(survey: Survey) -> bool:
