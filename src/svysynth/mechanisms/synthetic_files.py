@@ -35,6 +35,8 @@ from svysynth.survey.formats.parquet import count_rows, read_rows
 from svysynth.survey.large_files import is_large, read_large
 from svysynth.survey.survey import Survey, SurveyInMemory, read_survey
 
+SHIFTS = "centre-shifts.parquet"
+"""The file that belongs to the synthetic files of a sample of clusters, with the centre shifts for standard errors."""
 AGREEMENT = 1e-8
 """The relative difference allowed in what is made again, because floats depend on the machine."""
 ROUNDED = AGREEMENT + 5 * 10.0**-MICRODATA_DIGITS

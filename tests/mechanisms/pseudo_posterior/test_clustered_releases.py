@@ -1,5 +1,6 @@
 """Releases of samples of clusters: from the spec to verified public files, and what is refused on the way."""
 
+import html
 import json
 import shutil
 from dataclasses import replace
@@ -19,8 +20,8 @@ from svysynth.mechanisms.findings import no_clusters
 from svysynth.mechanisms.pseudo_posterior import bias_correction, clusters
 from svysynth.mechanisms.pseudo_posterior.bias_correction import public_part
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
-from svysynth.mechanisms.pseudo_posterior.published_shifts import SHIFTS
 from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
+from svysynth.mechanisms.synthetic_files import SHIFTS
 from svysynth.mechanisms.weights_in_clusters import weights_in_clusters
 from svysynth.models.clustered_fbs import ClusteredFBS
 from svysynth.models.fbs import FBS
@@ -139,6 +140,17 @@ def test_the_files_read_back_give_the_tables_of_the_release(released):
     means = found["statistic"] == "mean"
     assert (without.filter(means)["se"] < 0.999 * found.filter(means)["se"]).all()
     assert "centre of the model" in (public / "report.html").read_text()
+
+
+def test_the_code_of_the_report_uses_the_shifts(released, monkeypatch):
+    public = released / "release" / "public"
+    page = html.unescape((public / "report.html").read_text())
+    start = page.index("import svysynth\n")
+    monkeypatch.chdir(public)
+    names = {}
+    exec(page[start : page.index("</code>", start)], names)
+    published = pl.read_csv("tables.csv")["se"].cast(pl.Float64).to_numpy()
+    np.testing.assert_allclose(names["table"]["se"].to_numpy(), published, rtol=1e-4, atol=0.01)
 
 
 def test_other_shifts_are_not_those_of_the_release(released, tmp_path):

@@ -39,10 +39,10 @@ from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.clusters import clusters_of_model, require_few_clusters
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
-from svysynth.mechanisms.pseudo_posterior.published_shifts import SHIFTS, are_published, read_shifts, shifts_parquet
+from svysynth.mechanisms.pseudo_posterior.published_shifts import are_published, read_shifts, shifts_parquet
 from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
-from svysynth.mechanisms.synthetic_files import file_names, remake_tables
+from svysynth.mechanisms.synthetic_files import SHIFTS, file_names, remake_tables
 from svysynth.mechanisms.unit import epsilon_of_record
 from svysynth.models.base import make_model
 from svysynth.models.records import make_records

@@ -14,11 +14,10 @@ import polars as pl
 
 from svysynth.estimation.centre_shifts import CentreShifts
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
+from svysynth.mechanisms.synthetic_files import SHIFTS
 from svysynth.privacy.manifest import Manifest
 from svysynth.privacy.release import MICRODATA_DIGITS, rounded
 from svysynth.survey.survey import Survey
-
-SHIFTS = "centre-shifts.parquet"
 
 
 def centre_shifts(undone: Undone | None, survey: Survey) -> CentreShifts | None:
