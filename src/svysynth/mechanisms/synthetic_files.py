@@ -24,6 +24,7 @@ from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.calibration import uncalibrated
+from svysynth.estimation.centre_shifts import CentreShifts
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.manifest import Manifest
@@ -35,6 +36,8 @@ from svysynth.survey.formats.parquet import count_rows, read_rows
 from svysynth.survey.large_files import is_large, read_large
 from svysynth.survey.survey import Survey, SurveyInMemory, read_survey
 
+SHIFTS = "centre-shifts.parquet"
+"""The file that belongs to the synthetic files of a sample of clusters, with the centre shifts for standard errors."""
 AGREEMENT = 1e-8
 """The relative difference allowed in what is made again, because floats depend on the machine."""
 ROUNDED = AGREEMENT + 5 * 10.0**-MICRODATA_DIGITS
@@ -57,7 +60,8 @@ def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.Data
     numbers = range(1, manifest.privacy.datasets + 1)
     paths = [public / file_name(number, "parquet") for number in numbers]
     tables = [_tables_of_microdata(path, manifest, spec, rules) for path in paths]
-    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None)
+    shifts = len(rules.shifts) if rules.shifts else 0
+    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None, shifts=shifts)
 
 
 def read_synthetic(
@@ -75,11 +79,15 @@ def read_synthetic(
     strata_in_variance: bool = True,
     domain: str | None = None,
     domains: Sequence[str] = (),
+    shifts: Any = None,
 ) -> Synthetic:
     """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
 
     `domain` restricts all tables to a part of the population, and `domains` can be those of single tables. Their
     conditions use the values in the synthetic files: labels, where the survey has codes with labels.
+
+    `shifts` is the file of centre shifts that a release of a sample of clusters has. Without it standard errors are too
+    small where the weights α move the centre of the model.
 
     The files may be frames. `weight_public` and `calibration` are those of the spec. `rules` and `strata_in_variance`
     are those of the model that made the files; the report of the release states them.
@@ -107,8 +115,17 @@ def read_synthetic(
     if rules == "imputed":  # the weights of imputations are not smoothed
         return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance, "files")
     surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
-    both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
-    return Synthetic(tuple(both), rules, strata_in_variance, "files")
+    both = tuple(replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
+    found = None if shifts is None else _read_shifts(shifts, both[0])
+    return Synthetic(both, rules, strata_in_variance, "files", found)
+
+
+def _read_shifts(shifts: Any, survey: Survey) -> CentreShifts:
+    """The centre shifts in a file or a frame."""
+    if not isinstance(shifts, pl.DataFrame):
+        file = open_data(shifts)
+        shifts = read_columns(file, file.columns)
+    return CentreShifts.of_frame(shifts, survey.public, survey.outcome)
 
 
 def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:
@@ -117,7 +134,7 @@ def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synt
     with surveys_of_files([path], manifest) as (survey,):
         if not _meets_totals(survey):
             raise wrong(f"has a synthetic file whose weights do not have the declared totals ({path.name})")
-        return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)
+        return replace(rules, surveys=(survey,)).tables_by_file(spec.requested_tables, spec.estimation)[0]
 
 
 @contextlib.contextmanager
