@@ -91,6 +91,10 @@ def test_what_is_known_without_error_stays_so():
     known = rows.filter(pl.col("statistic").is_in(["count", "proportion"]))
     assert known["se"].to_list() == [0, 0]
     assert rows.filter(pl.col("statistic") == "median")["se"].item() > 0
+    totals = {"margins": [{"by": "sex", "totals": {"=F": 2600.0, "M": 2400.0}}], "method": "rake"}
+    calibrated = synthetic(calibration=totals).tabulate(["sex", "age"], ["count"]).filter(pl.col("age") == "All")
+    assert calibrated["estimate"].round(6).to_list() == [5000, 2600, 2400]
+    assert calibrated["se"].to_list() == [0, 0, 0]
 
 
 def test_the_degrees_of_freedom_are_those_of_three_terms():
