@@ -488,9 +488,10 @@ def test_a_release_with_clusters_is_verified_and_gives_more(released):
     assert (both["se"] / both["se_table"]).is_between(0.75, 1.35).all()
 
 
-@pytest.mark.parametrize("by", ["sex", "region,sex"])
-def test_more_makes_tables_of_a_domain_of_the_release(released, tmp_path, capsys, by):
-    code, _ = more_of(released, capsys, "--by", by, "--domain", OF_TABLE, "--out", tmp_path / "t.csv")
+@pytest.mark.parametrize(("by", "written"), [("sex", OF_TABLE), ("region,sex", "( region!='r1' )")])
+def test_more_makes_tables_of_a_domain_of_the_release(released, tmp_path, capsys, by, written):
+    """However the condition is written, the table has it as the release does."""
+    code, _ = more_of(released, capsys, "--by", by, "--domain", written, "--out", tmp_path / "t.csv")
     assert code == 0
     found = pl.read_csv(tmp_path / "t.csv")
     assert (found["table"] == f"{by.replace(',', ' by ')} ({OF_TABLE})").all()
@@ -508,7 +509,8 @@ def test_more_makes_tables_of_a_domain_of_the_release(released, tmp_path, capsys
     [
         (["--files", "2", "--domain", OF_TABLE], "--domain: is for tables"),
         (["--by", "sex", "--domain", "sex = 'f'"], "is not one of the domains of this release"),
-        (["--by", "sex", "--domain", "income > 3"], "is not one of the domains of this release"),
+        (["--by", "sex", "--domain", "income > 3"], "is not one of the domains of this release. Remedy: choose from"),
+        (["--by", "sex", "--domain", "region <>"], "domain: is not a SQL condition"),
     ],
 )
 def test_more_refuses_other_domains_in_one_clear_error(released, tmp_path, capsys, arguments, words):
