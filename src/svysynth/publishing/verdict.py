@@ -41,8 +41,9 @@ WHOLE_OFF = 3.0
 """Differences of figures of the whole file, in direct standard errors: above this do not publish."""
 SHAPE_OFF = 2.0
 """Differences of quantiles and of shares above a threshold, in direct standard errors: above this look closer. They
-follow the shape that the model assumes. Released and direct figures are of the same sample, so their difference is one
-direct standard error or less if this shape is right, and a released interval may hold the direct figure if it is not."""
+follow the shape that the model assumes. Released and direct figures are of the same sample, so they differ by about one
+direct standard error or less if this shape is right; if not, the released interval may hold the direct figure anyway.
+"""
 MUCH = 0.1
 """Differences as a part of the direct figure of the whole file: above this do not publish, whatever the errors."""
 OWN_ERRORS = 3.5

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import svysynth
-from r_survey import r_is_here
+from r_survey import r_of_clusters, skip_without_r
 from repeatable import repeat
 from svysynth.cli.main import main
 from svysynth.core import engine
@@ -543,17 +542,8 @@ def test_a_release_that_protects_clusters_says_so_and_gives_each_record_its_shar
 
 def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_path):
     """`svydesign` with the strata and clusters of a public file, and the tables that are made of it here."""
-    if not r_is_here():
-        pytest.skip("R with the packages survey and mitools is not installed here")
-    code = f"""
-    library(survey)
-    file <- read.csv("{released.public}/microdata-1.csv")
-    design <- svydesign(ids = ~village, strata = ~region, weights = ~weight, data = file, nest = TRUE)
-    found <- svyby(~income, ~region + sex, design, svymean)
-    write.csv(data.frame(found, whole = SE(svymean(~income, design))[1]), "{tmp_path}/r.csv", row.names = FALSE)
-    """
-    (tmp_path / "r.R").write_text(code)
-    subprocess.run(["Rscript", "--vanilla", "r.R"], cwd=tmp_path, check=True, capture_output=True)
+    skip_without_r()
+    theirs = r_of_clusters(released.public, tmp_path)
     file = svysynth.read_synthetic(
         [released.public / "microdata-1.csv"],
         outcome="income",
@@ -563,7 +553,7 @@ def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_p
         rules="imputed",
     )
     mine = file.tabulate(["region", "sex"], ["mean"])
-    both = mine.join(pl.read_csv(tmp_path / "r.csv"), on=["region", "sex"], suffix="_r")
+    both = mine.join(theirs, on=["region", "sex"], suffix="_r")
     assert both.height == 6
     np.testing.assert_allclose(both["se"], both["se_r"], rtol=1e-9)
     whole = mine.filter((pl.col("region") == "All") & (pl.col("sex") == "All"))
