@@ -6,6 +6,7 @@ import pytest
 
 import places
 from svysynth.cli.main import main
+from svysynth.estimation.layout import NO_INTERVAL
 
 SPEC = f"""
 [survey]
@@ -66,6 +67,13 @@ def test_a_workbook_says_so_too(spec, tmp_path):
     assert "leave missing answers out" in texts
     assert 'name="Pupils  a (of those who' in sheets
     assert 'name="s  a"' in sheets
+
+
+def test_a_workbook_says_why_a_quantile_has_no_standard_error(spec, tmp_path):
+    spec.write_text(SPEC + '[[tables]]\nby = "s"\nstatistics = "quantile(0.001)"\n')
+    run("tables", spec, "--out", tmp_path / "schools.xlsx")
+    with zipfile.ZipFile(tmp_path / "schools.xlsx") as book:
+        assert NO_INTERVAL in book.read("xl/sharedStrings.xml").decode()
 
 
 def test_an_outcome_with_gaps_has_no_correlation_with_the_weights(spec, capsys):

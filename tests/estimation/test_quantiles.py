@@ -189,6 +189,16 @@ def test_what_is_no_statistic_is_one_clear_error(name, words):
     assert words in str(error.value)
 
 
-def test_one_quantile_asked_for_twice_is_refused():
-    with pytest.raises(svysynth.SurveyError, match="a name is listed twice"):
-        svysynth.tabulate(survey(100), "a", ["median", "quantile(0.5)"])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["median", "quantile(0.5)"], "'statistics': 'median' and 'quantile(0.5)' are the same statistic: leave one"),
+        (["mean", "share(>1e3)", " share(> 1000)"], "'share(>1e3)' and 'share(> 1000)' are the same statistic"),
+        (["mean", "count", "mean"], "'mean' is listed twice: leave one of them out"),
+        (["mean", "middle", "mean"], "'mean' is listed twice"),
+    ],
+)
+def test_one_statistic_asked_for_twice_is_refused(names, words):
+    with pytest.raises(svysynth.SurveyError) as error:
+        svysynth.tabulate(survey(100), "a", names)
+    assert words in str(error.value)

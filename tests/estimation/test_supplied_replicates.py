@@ -10,6 +10,7 @@ import svysynth
 from golden_survey import STATISTICS, assert_agrees_where_known, read_golden_survey
 from svysynth.cli.main import main
 from svysynth.core.spec.replicates import numbered
+from svysynth.estimation.layout import NO_ERROR, notes_on
 
 GOLDEN = places.GOLDEN / "replicate_weights"
 VALUES = pl.read_csv(GOLDEN / "values.csv").with_columns(pl.col("domain").fill_null(""))
@@ -111,6 +112,7 @@ def test_replicates_without_weight_have_no_standard_error():
     found = svysynth.tabulate(svysynth.read_survey(frame, replicates=replicates, **roles), "a", STATISTICS)
     assert found.filter(statistic="mean")["se"].null_count() > 0
     assert found.filter(statistic="count")["se"].null_count() == 0
+    assert notes_on(found) == [NO_ERROR]
 
 
 def test_commands_use_them_and_a_release_refuses_them_before_the_charge(tmp_path, capsys):

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import svysynth
+from raked import raked
 from repeatable import repeat
 from signing import sign
 from svysynth import pipeline
@@ -16,7 +17,8 @@ from svysynth.core.spec.whole import load_spec
 from svysynth.privacy.ledger import open_budget
 from svysynth.publishing.verification import verify_release
 
-SPEC = """
+TOTALS = {"region": {"east": 2100, "north": 1400, "south": 1700}, "sex": {"F": 2800, "M": 2400}}
+SPEC = f"""
 [survey]
 data = "people.csv"
 outcome = "salary"
@@ -24,17 +26,7 @@ weight = "wt"
 strata = "region"
 public = ["region", "sex"]
 
-[survey.calibration]
-method = "rake"
-
-[[survey.calibration.margins]]
-by = "region"
-totals = { east = 2100, north = 1400, south = 1700 }
-
-[[survey.calibration.margins]]
-by = "sex"
-totals = { F = 2800, M = 2400 }
-
+{raked(**TOTALS)}
 [privacy]
 guarantee = "asymptotic"
 mechanism = "fbs"
@@ -48,7 +40,6 @@ budget = "people"
 by = ["region", "sex"]
 statistics = ["count", "mean", "total"]
 """
-TOTALS = {"region": {"east": 2100, "north": 1400, "south": 1700}, "sex": {"F": 2800, "M": 2400}}
 GLOBAL = """
 [privacy]
 guarantee = "global"

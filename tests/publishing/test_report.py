@@ -9,7 +9,7 @@ from rich.console import Console
 
 import svysynth
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
-from svysynth.estimation.layout import decimals, wide_tables
+from svysynth.estimation.layout import NO_ESTIMATE, NO_INTERVAL, decimals, notes_on, wide_tables
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.terminal import render_tables
 
@@ -58,6 +58,24 @@ def test_labels_are_text_in_a_workbook(odd, tmp_path):
     assert found == [(label, "s") for label in sorted(ODD_LABELS)]
     assert not any(cell.hyperlink for row in sheet.iter_rows() for cell in row)
     assert book.sheetnames[2] == "a b  the  total"
+
+
+@pytest.fixture
+def gaps():
+    """Quantiles for cells of three records, of a hundred and of none."""
+    frame = pl.DataFrame({"y": [*range(1, 104)], "w": [1.0] * 103, "g": ["a"] * 3 + ["b"] * 100})
+    frame = frame.with_columns(h=pl.when(pl.col("y") < 60).then(pl.lit("c")).otherwise(pl.lit("d")))
+    survey = svysynth.read_survey(frame, outcome="y", weight="w", public=["g", "h"])
+    return svysynth.tabulate(survey, ["g", "h"], ["mean", "quantile(0.1)"])
+
+
+def test_figures_that_are_missing_are_explained(gaps):
+    assert notes_on(gaps) == [NO_ESTIMATE, NO_INTERVAL]
+    text = " ".join(rendered(gaps).split())
+    assert f"** above 30%. – not available. {NO_ESTIMATE} {NO_INTERVAL}" in text
+    whole = gaps.filter(g="All", h="All")
+    assert notes_on(whole) == []
+    assert "not available" not in rendered(whole)
 
 
 def test_decimals_suit_the_size():

@@ -36,7 +36,7 @@ from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.calibration import totals_of_groups
 from svysynth.estimation.combining import Synthetic
-from svysynth.estimation.layout import wide_tables
+from svysynth.estimation.layout import NO_INTERVAL, wide_tables
 from svysynth.evaluation.paper.simulation import draw_sample, make_population
 from svysynth.mechanisms.base import examine
 from svysynth.mechanisms.noisy_tables.mechanism import NoiseEvidence
@@ -52,11 +52,12 @@ from svysynth.privacy.guarantee import additive, asymptotic
 from svysynth.privacy.ledger import charge, open_budget
 from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, NotCharged, Release, rounded
 from svysynth.publishing.lookalikes import look_alikes
+from svysynth.publishing.public_folder import publish
 from svysynth.publishing.report.excel import write_workbook
 from svysynth.publishing.report.internal import Review, internal_page
 from svysynth.publishing.report.page import policy, source
 from svysynth.publishing.report.plots import IN_THE_DARK, MOST_POINTS, violins
-from svysynth.publishing.report.public import MOST_ROWS_SHOWN, NO_INTERVAL, public_page, snippets
+from svysynth.publishing.report.public import MOST_ROWS_SHOWN, public_page, snippets
 from svysynth.publishing.verdict import beside, judge_release
 from svysynth.survey.domains import PublicDomain, domain_column
 from svysynth.survey.files import write_frame
@@ -394,13 +395,16 @@ def test_public_weights_are_not_said_to_be_drawn():
     assert "weights were drawn" not in text
 
 
-def test_quantiles_without_an_interval_are_explained():
+def test_quantiles_without_an_interval_are_explained(tmp_path):
     table = TableSpec(by=("field", "gender"), statistics=("quantile(0.01)", "median"))
     release = release_of(example("fbs")[2], spec_of("fbs", (table,)))
     known = release.tables.with_columns(pl.col("se").fill_null(1.0))
     assert not known.equals(release.tables)
     assert NO_INTERVAL in squeezed(html.unescape(public_page(release)))
     assert NO_INTERVAL not in squeezed(html.unescape(public_page(replace(release, tables=known))))
+    workbook = publish(release, tmp_path).with_name(release.file_name("tables.xlsx"))
+    notes = [cell.value for (cell,) in openpyxl.load_workbook(workbook)["Notes"].iter_rows()]
+    assert notes[-1] == NO_INTERVAL
 
 
 def test_many_distributions_side_by_side_take_the_whole_width():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -14,7 +15,7 @@ from svysynth.mechanisms.pseudo_posterior.python_interface import Calibrated
 from svysynth.models.diagnostics import Verdict
 from svysynth.models.records import make_records
 from svysynth.privacy.budgets import BudgetState
-from svysynth.publishing.verdict import beside, judge_release
+from svysynth.publishing.verdict import SHAPE_OFF, beside, judge_release
 
 
 def tables(estimates, ses, df=1000.0, statistic="mean"):
@@ -86,6 +87,42 @@ def test_a_file_s_mean_that_is_far_off_counts_whatever_the_direct_error():
 
 def test_noise_whose_interval_holds_the_direct_figure_is_not_called_wrong():
     assert judged(tables([140.0] + [100.0] * 9, [25.0] + [5.0] * 9)).level == "publish"
+
+
+@pytest.mark.parametrize("statistic", ["median", "quantile(0.9)", "share(> 50000)"])
+@pytest.mark.parametrize(
+    ("estimates", "level", "words"),
+    [
+        ([89.0] + [100.0] * 9, "look closer", "of the whole file is 2.2 direct standard errors from the direct"),
+        ([91.0] + [100.0] * 9, "publish", ""),
+        ([100.0] * 7 + [111.0] * 3, "look closer", "3 of 10"),
+        ([100.0] * 8 + [111.0] * 2, "publish", ""),
+    ],
+)
+def test_quantiles_and_shares_are_judged_although_their_intervals_hold_the_direct_ones(
+    statistic, estimates, level, words
+):
+    """A shape that does not fit moves them, and intervals as long as those of the sample hide it."""
+    direct = tables([100.0] * 10, [5.0] * 10, statistic=statistic)
+    found = judged(tables(estimates, [8.0] * 10, statistic=statistic), direct=direct)
+    assert found.level == level
+    assert words in found.lines()[-1]
+    means = judged(tables(estimates, [8.0] * 10))
+    assert means.level == "publish"
+
+
+def test_quantiles_of_a_model_of_the_right_shape_are_rarely_named():
+    """Three files of a normal model fitted to normal answers: medians differ by 0.95 direct standard errors, or 1 in 28
+    by more than two. The limit on the share of 2,000 samples is a false alarm in 10,000."""
+    generator, n, runs, error = np.random.default_rng(3), 100, 2000, np.sqrt(np.pi / 200)
+    y = 10 + generator.standard_normal((runs, 1, n))
+    spread = y.std(axis=2, ddof=1) * np.sqrt((n - 1) / generator.chisquare(n - 1, (runs, 3)))
+    centre = y.mean(axis=2) + spread * generator.standard_normal((runs, 3)) / np.sqrt(n)
+    files = centre[..., np.newaxis] + spread[..., np.newaxis] * generator.standard_normal((runs, 3, n))
+    medians = np.median(files, axis=2).mean(axis=1), np.median(y[:, 0], axis=1)
+    released, direct = (tables(list(one), [error] * runs, statistic="median") for one in medians)
+    named = (beside(released, direct)["off"].abs() > SHAPE_OFF).mean()
+    assert 0.02 < named < 0.036 + 3.7 * np.sqrt(0.036 * 0.964 / runs)
 
 
 def test_what_was_found_before_and_the_diagnostics_and_the_budget_count():

@@ -4,12 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from from_disk import assert_the_command_gives_the_same, same
 from svysynth import SurveyError, TableSpec
-from svysynth.cli.main import main
 from svysynth.core.engine import BLOCK, HERE, LOCAL, Dask, Local
 from svysynth.core.spec.whole import validate_spec
 from svysynth.estimation.tables import tabulate_all
-from svysynth.survey import large_files as large
 from svysynth.survey.large_files import read_large
 from svysynth.survey.on_disk import store_survey
 from svysynth.survey.overview import overview
@@ -76,16 +75,6 @@ def spec_of(path, **more):
         "domains": ["income > 700"],
     }
     return validate_spec({"survey": survey | more}).survey
-
-
-def same(one, other, tolerance=0.0):
-    """Clusters have other numbers on disk, so that their sums are added up in another order."""
-    for name in one.columns:
-        if one[name].dtype.is_float() and tolerance:
-            pairs = (column[name].cast(float).to_numpy() for column in (one, other))
-            np.testing.assert_allclose(*pairs, rtol=tolerance, atol=1e-12, err_msg=name)
-        else:
-            assert one[name].to_list() == other[name].to_list(), name
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -164,15 +153,4 @@ levels = ["1", "2", "3"]
 by = "region"
 of = "status"
 """
-    (tmp_path / "s.toml").write_text(text)
-    run("tables", tmp_path / "s.toml", "--out", tmp_path / "memory.csv")
-    monkeypatch.setattr(large, "MOST_IN_MEMORY", 1000)
-    monkeypatch.setattr(large, "survey_from_file", None)
-    run("tables", tmp_path / "s.toml", "--out", tmp_path / "disk.csv")
-    assert (tmp_path / "disk.csv").read_bytes() == (tmp_path / "memory.csv").read_bytes()
-
-
-def run(*words):
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert left.value.code == 0
+    assert_the_command_gives_the_same(text, tmp_path, monkeypatch)

@@ -46,8 +46,8 @@ def more(
     of multiple imputation. More files make standard errors steadier, not smaller.
 
     With `--by`, the table is made from all draws, with margins and standard errors, as if the release contained it.
-    `--by ""` gives the total alone. `--domain` restricts it to a part of the population. FILE is csv, tsv, parquet, dta
-    or sav.
+    `--by ""` gives the total alone. `--domain` restricts it to a part of the population, one of the domains of the
+    release; spaces, brackets and capitals of SQL words do not matter. FILE is csv, tsv, parquet, dta or sav.
 
     Examples: `svysynth more release/public --files 20 --out more`
 

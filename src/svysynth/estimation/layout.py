@@ -11,7 +11,7 @@ import polars as pl
 from svysynth.core.notebook import Html, html_table
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec
-from svysynth.core.spec.statistics import ANSWERED
+from svysynth.core.spec.statistics import ANSWERED, Quantile, parse_statistic
 from svysynth.survey.columns import ALL
 
 MARKS = {"reliable": "", "caution": "*", "unreliable": "**"}
@@ -21,6 +21,13 @@ ON_GAPS = (
     "Tables “of those who answered” leave missing answers out: n is the number of records with an answer, “answered” "
     "their share of the population of each row."
 )
+NO_ESTIMATE = "A row with a count of 0 has no mean, share, ratio or quantile."
+NO_INTERVAL = (
+    "A quantile has neither a standard error nor an interval if the interval for the share below it reaches below 0 or "
+    "above 1, or if no record of the row is above it; in tables from several synthetic files, if this is so in one of "
+    "the files."
+)
+NO_ERROR = "Other figures have no standard error in a row that has no weight in one of the replicates."
 NOTHING = "–"
 """Shown where there is no number."""
 
@@ -120,15 +127,25 @@ def html_tables(tidy: pl.DataFrame, labels: Mapping[str, str]) -> list[Html]:
     return [html_table(table.title, table.header, table.printed(), len(table.by)) for table in wide]
 
 
-def legend(estimation: EstimationSpec) -> str:
+def legend(estimation: EstimationSpec, tidy: pl.DataFrame) -> str:
     """What the marks of printed tables mean."""
     caution, unreliable = estimation.cv_thresholds
-    return f"se: standard error. * coefficient of variation above {caution:.0%}, ** above {unreliable:.0%}."
+    nothing = f" {NOTHING} not available." if tidy["se"].has_nulls() or tidy["estimate"].has_nulls() else ""
+    return f"se: standard error. * coefficient of variation above {caution:.0%}, ** above {unreliable:.0%}.{nothing}"
 
 
 def notes_on(tidy: pl.DataFrame) -> list[str]:
-    """What readers of tables need to know besides the meaning of the marks: where missing answers were left out."""
-    return [ON_GAPS] if (tidy["statistic"] == ANSWERED).any() else []
+    """What readers need to know besides the marks: where missing answers were left out, and why figures are missing."""
+    names = tidy["statistic"].unique().to_list()
+    quantile = pl.col("statistic").is_in([name for name in names if isinstance(parse_statistic(name), Quantile)])
+    without = tidy.filter(pl.col("se").is_null(), pl.col("estimate").is_not_null())
+    said = {
+        ON_GAPS: ANSWERED in names,
+        NO_ESTIMATE: tidy["estimate"].has_nulls(),
+        NO_INTERVAL: not without.filter(quantile).is_empty(),
+        NO_ERROR: not without.filter(~quantile).is_empty(),
+    }
+    return [note for note, needed in said.items() if needed]
 
 
 def wide_tables(tidy: pl.DataFrame, labels: Mapping[str, str]) -> list[WideTable]:

@@ -97,7 +97,7 @@ class Release:
             sentences=(*self.guarantee.sentences(), "Only public/ may be published, and only if the verdict allows."),
             facts=facts,
             tables=html_tables(self.tables, self.spec.survey.variable_labels),
-            footnote=legend(self.spec.estimation),
+            footnote=legend(self.spec.estimation, self.tables),
         )
 
     @property

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from svysynth.core.engine import frame_ranges
+from svysynth.estimation.layout import notes_on
 from svysynth.mechanisms.base import mechanism_of
 from svysynth.mechanisms.synthetic_files import file_name
 from svysynth.privacy.manifest import (
@@ -149,5 +150,6 @@ def sums_text(sums: Mapping[str, str]) -> str:
 def _notes(release: Release) -> list[str]:
     about = release.spec.about
     told = [release.title, about.producer, about.purpose, *release.guarantee.sentences(), *release.notes]
+    told += notes_on(release.tables)
     warning = [NOT_FOR_RELEASE] if release.seeded else []
     return [*warning, *(line for line in told if line)]

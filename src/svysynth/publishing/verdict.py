@@ -19,7 +19,7 @@ from svysynth.core.column_storage import Column
 from svysynth.core.engine import map_blocks
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.statistics import plural
+from svysynth.core.spec.statistics import of_distribution, plural
 from svysynth.estimation.utility import has_error, interval_overlap, rmse_ratio, standard_distance
 from svysynth.mechanisms.findings import Finding
 from svysynth.mechanisms.suitability import FAR_OFF, WORTH
@@ -39,6 +39,11 @@ SMALLER = 0.7, 0.4
 look closer, the second do not publish."""
 WHOLE_OFF = 3.0
 """Differences of figures of the whole file, in direct standard errors: above this do not publish."""
+SHAPE_OFF = 2.0
+"""Differences of quantiles and of shares above a threshold, in direct standard errors: above this look closer. They
+follow the shape that the model assumes. Released and direct figures are of the same sample, so they differ by about one
+direct standard error or less if this shape is right; if not, the released interval may hold the direct figure anyway.
+"""
 MUCH = 0.1
 """Differences as a part of the direct figure of the whole file: above this do not publish, whatever the errors."""
 OWN_ERRORS = 3.5
@@ -164,6 +169,7 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
     known = compared.filter(pl.col("off").is_not_null())
     for (statistic,), rows in known.group_by("statistic", maintain_order=True):
         yield from _of_statistic(plural(str(statistic)), rows)
+    yield from _of_shape(known)
     judged = compared.filter(
         pl.col("off").is_not_null() | (pl.col("estimate_direct") != 0)
     )  # or known without sampling error
@@ -191,6 +197,23 @@ def _of_tables(compared: pl.DataFrame) -> Iterator[Reason]:
             "do not publish" if many else "look closer",
             f"Far from the direct estimate, which lies outside the released interval: {named}{more}.",
         )
+
+
+def _of_shape(known: pl.DataFrame) -> Iterator[Reason]:
+    """Quantiles and shares above a threshold, whose limits do not depend on the released interval."""
+    columns = known.columns[2 : known.columns.index("estimate")]
+    whole = pl.all_horizontal(pl.lit(value=True), *(pl.col(column) == ALL for column in columns))
+    part = (pl.col("estimate") / pl.col("estimate_direct") - 1).abs()
+    far = (pl.col("off").abs() > SHAPE_OFF) & (part > WORTH)
+    for name in of_distribution(known["statistic"].unique(maintain_order=True).to_list()):
+        rows = known.filter(statistic=name)
+        for off in rows.filter(whole & far)["off"].abs():
+            text = f"The {name} of the whole file is {off:.1f} direct standard errors from the direct estimate"
+            yield Reason("look closer", f"{text}: the distribution may not have the shape that the model assumes.")
+        wrong = rows.filter(far).height
+        if wrong > OUTSIDE[0] * rows.height:
+            text = f"{wrong} of {rows.height} {plural(name)} are more than {SHAPE_OFF:g} direct standard errors"
+            yield Reason("look closer", f"{text} from the direct ones.")
 
 
 def _named(row: dict[str, Any], labels: Sequence[str]) -> str:

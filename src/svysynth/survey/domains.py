@@ -95,6 +95,20 @@ def domain_column(condition: str) -> str:
     return f"domain: {condition}"
 
 
+def same_domain(domain: str, known: Sequence[str]) -> str | None:
+    """The known condition that reads as this one does, whatever its spaces, brackets and capitals of SQL words.
+
+    >>> same_domain("NOT(sex='f')", ["sex = 'f'", "not sex = 'f'"])
+    "not sex = 'f'"
+    """
+    if domain in known:
+        return domain
+    condition = parse_condition(domain, PLACE)
+    assert condition is not None
+    found = (one for one in known if (other := parse_condition(one, PLACE)) is not None and condition.meta.eq(other))
+    return next(found, None)
+
+
 def columns_of_domain(domain: str) -> list[str]:
     """The columns that a domain names in its condition."""
     return condition_columns(parse_condition(domain, PLACE))

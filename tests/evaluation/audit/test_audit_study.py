@@ -12,6 +12,7 @@ EXACT = pl.DataFrame(
     {
         "guarantee": [
             "global",
+            "global, tables of clusters",
             "global, noisy sums",
             "global, whole clusters",
             "global, clusters, public weights",
@@ -19,8 +20,8 @@ EXACT = pl.DataFrame(
         ],
         "neighbours": "natural",
         "relation": "changed",
-        "claim": [1.0, 1.0, 1.0, 1.0, 7.2],
-        "holds": [True, True, True, True, None],
+        "claim": [1.0, 1.0, 1.0, 1.0, 1.0, 7.2],
+        "holds": [True, True, True, True, True, None],
     }
 )
 SAMPLED = pl.DataFrame(
@@ -45,11 +46,11 @@ def test_the_page_is_the_committed_one_with_other_numbers(tmp_path, monkeypatch)
     [
         (EXACT, SAMPLED, []),
         (
-            EXACT.with_columns(holds=pl.Series([True, False, True, True, None])),
+            EXACT.with_columns(holds=pl.Series([True, True, False, True, True, None])),
             SAMPLED,
             ["noisy sums, natural neighbours, changed"],
         ),
-        (EXACT[:1], SAMPLED, ["1 guarantees are judged exactly, not 4"]),
+        (EXACT[:1], SAMPLED, ["1 guarantees are judged exactly, not 5"]),
         (EXACT, SAMPLED.with_columns(holds=pl.lit(False)), ["laplace, white box: the lower bound 0.400 exceeds"]),
     ],
 )

@@ -13,19 +13,21 @@ import pytest
 from places import DOCS, ROOT
 from svysynth.core.streams import Streams
 from svysynth.evaluation.audit import exact as audit
-from svysynth.evaluation.audit import noisy_losses
+from svysynth.evaluation.audit import losses_of_pairs, noisy_losses
 from svysynth.evaluation.audit.exact import (
     DELTAS,
     LARGEST_BOUND,
     ROUNDING,
     asymptotic,
     audit_exact,
+    clustered_losses,
     hockey_stick,
     least_epsilon,
     measure,
     noise_losses,
     normalized,
 )
+from svysynth.evaluation.audit.losses_of_pairs import pairs_losses
 from svysynth.evaluation.audit.noisy_losses import cluster_losses, measured_losses, public_weights_losses
 from svysynth.evaluation.audit.pairs import BOUNDS, POPULATION, make_pairs, pair_of
 from svysynth.mechanisms.noise import RESOLUTION, contributions
@@ -33,6 +35,7 @@ from svysynth.mechanisms.noise import split_budget as split_for
 from svysynth.mechanisms.noisy_sums.measuring import measurement as measuring
 from svysynth.mechanisms.noisy_sums.measuring import whole_numbers as counting
 from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST
+from svysynth.mechanisms.noisy_tables.alike import PairUse
 
 PAIRS = make_pairs(500, Streams.seeded(1))
 CORNERS = [
@@ -76,6 +79,26 @@ def test_every_outcome_in_a_cluster_with_public_weights_is_within_the_promise(ep
     losses = public_weights_losses([*PAIRS, *CORNERS], epsilon)
     for relation, claim in (("blanked out", epsilon / 2), ("changed", epsilon)):
         assert 0.7 * claim < losses[relation].epsilon.max() <= claim + ROUNDING
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_every_neighbour_is_within_the_promise_of_tables_of_clusters(epsilon):
+    """Of each number about pairs by itself too, and nearly all of what the three may cost is needed."""
+    for losses in clustered_losses([*PAIRS, *CORNERS], epsilon).values():
+        assert 0.9 * epsilon < losses.epsilon.max() <= epsilon + ROUNDING
+    for losses in pairs_losses([*PAIRS, *CORNERS], Fraction(epsilon)).values():
+        assert 0.7 * epsilon < losses.epsilon.max() <= epsilon + ROUNDING
+
+
+def test_half_of_the_sensitivity_of_pairs_and_sums_that_are_not_clamped_are_caught(monkeypatch):
+    """Two planted bugs in what is measured of pairs."""
+    with monkeypatch.context() as patch:
+        patch.setattr(PairUse, "scale", property(lambda use: use.sensitivity / float(use.epsilon) / 2))
+        assert pairs_losses(SOME, Fraction(1))["changed"].epsilon.max() > 1.2
+    monkeypatch.setattr(
+        losses_of_pairs, "squares_of_pairs", lambda x, cluster, centre, use: int(x.sum() - centre[0]) ** 2 // use.limit
+    )
+    assert pairs_losses(SOME, Fraction(1))["changed"].epsilon.max() > 1.2
 
 
 def test_half_of_the_sensitivity_between_clusters_is_caught(monkeypatch):
@@ -192,9 +215,10 @@ def test_what_the_asymptotic_mechanism_does_not_promise():
 
 def test_the_asymptotic_kind_is_shown_and_not_judged():
     found = audit_exact(PAIRS[:20])
-    assert found["claim"].to_list() == [1.0] * 4 + [0.5, 1.0] * 6 + [3.6, 7.2] * 2
+    assert found["claim"].to_list() == [1.0] * 8 + [0.5, 1.0] * 6 + [3.6, 7.2] * 2
     for guarantee, verdict in (
         ("global", True),
+        ("global, tables of clusters", True),
         ("global, noisy sums", True),
         ("global, whole clusters", True),
         ("global, clusters, public weights", True),

@@ -8,6 +8,7 @@ import pytest
 
 import svysynth
 import test_clusters_in_noisy_sums as clustered
+from raked import raked
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.noisy_sums import implied_tables as figuring
@@ -22,18 +23,8 @@ CALIBRATIONS = {
     "rake": {"method": "rake", "margins": [OF_SEX, OF_REGION]},
 }
 TABLES = [clustered.TABLE, clustered.DOMAIN]
-TEXT = """
-[survey.calibration]
-method = "rake"
-
-[[survey.calibration.margins]]
-by = "sex"
-totals = { f = 24000, m = 26000 }
-
-[[survey.calibration.margins]]
-by = "region"
-totals = { r0 = 16000, r1 = 15000, r2 = 19000 }
-
+TEXT = f"""
+{raked(sex=OF_SEX["totals"], region=OF_REGION["totals"])}
 [privacy]"""
 
 

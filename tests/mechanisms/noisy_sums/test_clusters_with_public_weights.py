@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import svysynth
-from r_survey import r_is_here
+from r_survey import r_of_clusters, skip_without_r
 from repeatable import repeat
 from svysynth.core import engine
 from svysynth.core.engine import Local
@@ -417,18 +416,8 @@ def test_the_promise_is_about_the_outcomes_of_a_cluster(released):
 
 
 def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_path):
-    if not r_is_here():
-        pytest.skip("R with the packages survey and mitools is not installed here")
-    code = f"""
-    library(survey)
-    file <- read.csv("{released.public}/microdata-1.csv")
-    design <- svydesign(ids = ~village, strata = ~region, weights = ~weight, data = file, nest = TRUE)
-    found <- svyby(~income, ~region + sex, design, svymean)
-    total <- svytotal(~as.numeric(sex == "m"), design)
-    write.csv(data.frame(found, total = SE(total)[1]), "{tmp_path}/r.csv", row.names = FALSE)
-    """
-    (tmp_path / "r.R").write_text(code)
-    subprocess.run(["Rscript", "--vanilla", "r.R"], cwd=tmp_path, check=True, capture_output=True)
+    skip_without_r()
+    theirs = r_of_clusters(released.public, tmp_path)
     file = svysynth.read_synthetic(
         [released.public / "microdata-1.csv"],
         outcome="income",
@@ -439,7 +428,6 @@ def test_r_gives_the_standard_errors_of_a_file_from_its_clusters(released, tmp_p
         rules="imputed",
     )
     mine = file.tabulate(["region", "sex"], ["mean", "count"])
-    theirs = pl.read_csv(tmp_path / "r.csv")
     both = mine.filter(statistic="mean").join(theirs, on=["region", "sex"], suffix="_r")
     assert both.height == 6
     np.testing.assert_allclose(both["se"], both["se_r"], rtol=1e-9)

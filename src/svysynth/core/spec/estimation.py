@@ -58,7 +58,6 @@ class TableSpec(Section):
             raise clash("a table's name has control characters")
         no_repeats(self.by, "by")
         no_repeats(self.within, "within")
-        no_repeats(self.statistics, "statistics")
         return self
 
     @property

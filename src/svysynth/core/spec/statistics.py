@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, NamedTuple, cast, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from svysynth.core.spec.sections import listed
+from svysynth.core.spec.sections import clash, listed
 
 Statistic = Literal["count", "mean", "total", "proportion"]
 """The statistics that follow from Σw and Σwy of cells."""
@@ -110,6 +110,23 @@ def written(name: str) -> str:
             return statistic
 
 
+def _each_once(names: object) -> object:
+    """Stop at a statistic that is asked for twice, perhaps in two ways; what is no statistic is refused elsewhere."""
+    seen: dict[Parsed, str] = {}
+    for name in names if isinstance(names, tuple | list) else ():
+        try:
+            asked = parse_statistic(name) if isinstance(name, str) else None
+        except PydanticCustomError:
+            continue
+        if asked in seen:
+            one, other = seen[asked], name.strip()
+            same = f"'{one}' is listed twice" if one == other else f"'{one}' and '{other}' are the same statistic"
+            raise clash(f"'statistics': {same}: leave one of them out")
+        if asked is not None:
+            seen[asked] = name.strip()
+    return names
+
+
 def number(value: float) -> str:
     """A number as short as it can be, with all its digits."""
     return str(int(value)) if value == int(value) and abs(value) < 1e16 else repr(value)
@@ -154,5 +171,6 @@ StatisticNames = Annotated[
         Annotated[str, Field(min_length=1, max_length=200), AfterValidator(written), WithJsonSchema(IN_SCHEMAS)], ...
     ],
     Field(min_length=1, strict=False),
+    BeforeValidator(_each_once),
     BeforeValidator(listed),
 ]

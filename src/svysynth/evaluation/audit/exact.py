@@ -1,7 +1,8 @@
 """The exact audit: the privacy loss between generated neighbouring data sets, computed and not estimated.
 
 The noise of tables: the sums of two neighbours are whole numbers, and noise with P(j) ∝ e^(−|j|/b) on each gives any
-result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases use. The noisy sums to
+result a log ratio of at most Σ|Δ|/b, which is reached. Sums and scales are those that releases use. In samples of
+clusters how alike the records of a cluster are is measured too. The noisy sums to
 which models are fitted are audited in the same way: all that is measured of the records, at a scaling that the noisy
 histograms may have given. So are whole clusters, whose records have the largest cluster's share of ε each, and samples
 of clusters whose weights are public.
@@ -16,15 +17,18 @@ and looks at no survey.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Booleans, Floats, Integers
+from svysynth.evaluation.audit.losses_of_pairs import pairs_losses
 from svysynth.evaluation.audit.noisy_losses import cluster_losses, measured_losses, public_weights_losses
 from svysynth.evaluation.audit.pairs import BOUNDS, Losses, Pair, Relation, Sample, log_ratio
 from svysynth.mechanisms.noise import Use, contributions, split_budget
+from svysynth.mechanisms.noisy_tables.tables import PAIRS_SHARE
 
 EPSILON = 1.0
 """ε of the audited noise, unless another is asked for."""
@@ -73,6 +77,13 @@ def noise_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses
         found["blanked out"].append(max(log_ratio(own, blanked, uses) for own in (before, changed)))
         found["changed"].append(log_ratio(before, changed, uses))
     return {relation: Losses(np.array(losses)[:, np.newaxis]) for relation, losses in found.items()}
+
+
+def clustered_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relation, Losses]:
+    """The same for tables of clusters, whose sums have a part of ε, and how alike records of a cluster are the rest."""
+    rest = epsilon * (1 - PAIRS_SHARE)
+    sums, alike = noise_losses(pairs, rest), pairs_losses(pairs, Fraction(epsilon) - Fraction(rest))
+    return {relation: Losses(own.epsilon + alike[relation].epsilon) for relation, own in sums.items()}
 
 
 def record_terms(t: Floats, v: Floats) -> Floats:
@@ -188,13 +199,15 @@ def audit_exact(
 ) -> pl.DataFrame:
     """One row for each guarantee, sort of neighbours and relation; `holds` is null where nothing exact is promised.
 
-    The global guarantee is that of the noise of tables at that ε, and that of noisy sums, where a respondent blanked
-    out has ε/2, also with whole clusters protected by ε/k for each of k records, and in clusters with public
-    weights. The asymptotic guarantee is that of
-    the paper's mechanism at Δ_α = 1.8 with one draw; it does not promise a bound for every pair, so nothing is judged.
+    The global guarantee is that of the noise of tables at that ε, also of samples of clusters, and that of noisy sums,
+    where a respondent blanked out has ε/2, also with whole clusters protected by ε/k for each of k records, and in
+    clusters with public weights. The asymptotic guarantee is that of the paper's mechanism at Δ_α = 1.8 with one draw;
+    it does not promise a bound for every pair, so nothing is judged.
     """
     progress(f"global: {len(pairs):,} pairs")
-    rows = _rows("global", pairs, {"blanked out": epsilon, "changed": epsilon}, noise_losses(pairs, epsilon))
+    whole: dict[Relation, float] = {"blanked out": epsilon, "changed": epsilon}
+    rows = _rows("global", pairs, whole, noise_losses(pairs, epsilon))
+    rows += _rows("global, tables of clusters", pairs, whole, clustered_losses(pairs, epsilon))
     progress(f"noisy sums: {len(pairs):,} pairs")
     halved: dict[Relation, float] = {"blanked out": epsilon / 2, "changed": epsilon}
     rows += _rows("global, noisy sums", pairs, halved, measured_losses(pairs, epsilon))

@@ -39,7 +39,7 @@ from svysynth.mechanisms.synthetic_files import file_name, same_text, wrong
 from svysynth.models.synthesis import choose_draws
 from svysynth.privacy.manifest import Manifest, PrivacyFacts, SurveyFacts
 from svysynth.privacy.release import MICRODATA_DIGITS, TABLE_DIGITS, endings, rounded
-from svysynth.survey.domains import domain_column
+from svysynth.survey.domains import domain_column, same_domain
 from svysynth.survey.files import open_data, read_columns, write_parts
 from svysynth.survey.formats.parquet import count_rows, read_rows
 
@@ -100,14 +100,20 @@ class FromPublic:
             if column not in public:
                 problem = f"is not a public column of this release{did_you_mean(column, tuple(public))}"
                 raise SurveyError("spec", f"column '{column}'", problem, f"choose from {', '.join(public)}")
-        known = [one.removeprefix(domain_column("")) for one in self.make.facts.domains]
-        for table in tables:
-            if table.domain is not None and table.domain not in known:
-                remedy = "write one of them as the manifest has it: " + "; ".join(known)
-                remedy = remedy if known else "make the table without a domain"
-                raise SurveyError("spec", "domain", "is not one of the domains of this release", remedy)
+        tables = [self._in_known_domain(table) for table in tables]
         found = tables_of(self.make.drawn, self.make.measurement, self.make.facts, tables, self.estimation)
         return rounded(found, TABLE_DIGITS)
+
+    def _in_known_domain(self, table: TableSpec) -> TableSpec:
+        """A table whose domain is written as the manifest has it."""
+        if table.domain is None:
+            return table
+        known = [one.removeprefix(domain_column("")) for one in self.make.facts.domains]
+        found = same_domain(table.domain, known)
+        if found is None:
+            remedy = f"choose from: {'; '.join(known)}" if known else "make the table without a domain"
+            raise SurveyError("spec", "domain", "is not one of the domains of this release", remedy)
+        return table.model_copy(update={"domain": found})
 
     def synthetic(self, files: int) -> Synthetic:
         """Make further files, as surveys."""

@@ -15,9 +15,8 @@ import polars as pl
 
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
-from svysynth.core.spec.statistics import Quantile, parse_statistic
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
-from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, wide_tables
+from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, notes_on, wide_tables
 from svysynth.mechanisms.synthetic_files import SHIFTS
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release
@@ -31,10 +30,6 @@ MOST_TABLES_SHOWN = 40
 MOST_TABLES_DRAWN = 6
 CLASSES = 50
 EMPTY = "A cell without records has a count of 0 and a standard error of 0, which do not say how rare its cases are."
-NO_INTERVAL = (
-    "A quantile has neither a standard error nor an interval if, in one of the files, the interval for the share below "
-    "it reaches below 0 or above 1, or if no record of the cell is above it."
-)
 KINDS = {
     "asymptotic": f"{NOT_DIFFERENTIAL_PRIVACY}: asymptotic, computed from the data at hand",
     "global": "holds for every data set, at every sample size",
@@ -236,14 +231,6 @@ def _promise(release: Release) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if value]
 
 
-def _without_interval(tables: pl.DataFrame) -> bool:
-    """Whether some quantile has an estimate and no standard error."""
-    quantiles = [name for name in tables["statistic"].unique() if isinstance(parse_statistic(name), Quantile)]
-    return not tables.filter(
-        pl.col("statistic").is_in(quantiles), pl.col("se").is_null(), pl.col("estimate").is_not_null()
-    ).is_empty()
-
-
 def _notes(release: Release) -> list[str]:
     estimation = release.spec.estimation
     imputed = rules_of(release).rules == "imputed"
@@ -260,7 +247,7 @@ def _notes(release: Release) -> list[str]:
         f"Standard errors are by {VARIANCES[estimation.variance]}; intervals have a nominal level of "
         f"{_level(estimation.confidence)}.{weights}",
         *([] if _whole(release) else [EMPTY]),
-        *([NO_INTERVAL] if _without_interval(release.tables) else []),
+        *notes_on(release.tables),
         f"Numbers are rounded to {TABLE_DIGITS} significant digits in the tables{_digits_of_files(release)}.",
     ]
     texts = [*release.levels, *(label for labels in release.levels.values() for label in labels)]

@@ -19,7 +19,7 @@ INTERNAL = "INTERNAL USE ONLY: computed from the confidential data, without prot
 def render_tables(tidy: pl.DataFrame, estimation: EstimationSpec, labels: Mapping[str, str]) -> RenderableType:
     """All tables of a tidy frame, with the meaning of the marks below."""
     tables = [_render_table(table) for table in wide_tables(tidy, labels)]
-    return Group(*tables, *(Text(line, style="dim") for line in (legend(estimation), *notes_on(tidy))))
+    return Group(*tables, *(Text(line, style="dim") for line in (legend(estimation, tidy), *notes_on(tidy))))
 
 
 def _render_table(wide: WideTable) -> Table:
