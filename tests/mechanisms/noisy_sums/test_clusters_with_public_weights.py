@@ -38,6 +38,7 @@ from svysynth.mechanisms.noisy_sums.measuring.measurement import measure
 from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale
 from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers
 from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
@@ -64,6 +65,7 @@ from test_clusters_in_noisy_sums import (
     SPEC,
     STREAMS,
     TABLE,
+    AsBefore,
     Fixed,
     NoNoise,
     of_huber,
@@ -169,6 +171,29 @@ def test_all_that_is_measured_together_loses_no_more_than_epsilon(weights, whole
     assert "squares between clusters" in [use.name for use in one.uses]
     assert max(losses) <= epsilon
     assert max(losses) > 0.4 * epsilon
+
+
+@pytest.mark.parametrize("spread", [0.5, 200.0, 20_000.0])
+@pytest.mark.parametrize("apart", [0.0, 8.0])
+def test_scales_and_weights_that_are_far_too_wide_cost_no_more_than_epsilon(spread, apart):
+    """Centres are made of both, and of noisy sums. Given the same earlier results, only the record itself counts."""
+    generator = np.random.default_rng(3)
+    frame = people(20, least=2, most=40)
+    frame = frame.with_columns(wt=pl.Series(np.exp(apart * generator.standard_normal(frame.height))))
+    wide = BoundsSpec(outcome=(1e-50, 1e50), weight=(1.0, 1000.0))
+
+    def seen(frame, noise):
+        survey = survey_of(frame)
+        facts = facts_of(survey)
+        plan = plan_measurement(facts, [TABLE], 60.0, scales="standin")
+        measure(survey, facts, plan, wide, "log", noise, scales=(Scale(-40 * spread, spread), Scale(-0.1, 0.5)))
+        return noise
+
+    before = seen(frame, AsBefore()).seen
+    for row in generator.choice(frame.height, 10):
+        one, other = (seen(with_outcomes(frame, np.array([row]), generator), AsBefore(before)) for _ in range(2))
+        for mine, its, use in zip(one.seen, other.seen, one.uses, strict=True):
+            assert np.abs(mine - its).sum() <= use.sensitivity, use.name
 
 
 def test_nothing_but_the_outcome_is_measured_between_clusters(tmp_path, monkeypatch):
