@@ -48,10 +48,10 @@ def add_options(parser, *, replicates, methods, draws, rounds):
     parser.add_argument("--files", type=int, default=0)
 
 
-def run(jobs, workers):
-    """Carry out jobs, each the arguments of `some`, in several processes."""
+def run(jobs, workers, task=None):
+    """Carry out jobs, each the arguments of `some` or of another task, in several processes."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        work = [pool.submit(some, *job) for job in jobs]
+        work = [pool.submit(task or some, *job) for job in jobs]
         for number, one in enumerate(as_completed(work), 1):
             one.result()
             print(f"{number} of {len(work)}", end="\r", file=sys.stderr, flush=True)

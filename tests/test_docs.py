@@ -29,8 +29,8 @@ def console_blocks(page):
     return [(match["command"], match["output"]) for match in CONSOLE.finditer(text)]
 
 
-@pytest.mark.parametrize(("command", "output"), console_blocks("README.md"))
-def test_the_readme_shows_what_the_commands_print(demo_folder, command, output):
+@pytest.mark.parametrize(("command", "output"), [*console_blocks("README.md"), *console_blocks("docs/regression.md")])
+def test_pages_show_what_the_commands_print(demo_folder, command, output):
     assert run(command, demo_folder) == trimmed(output)
 
 

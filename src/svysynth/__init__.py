@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # each name is imported when it is first used, so that the co
     from svysynth.core.spec.whole import Spec, load_spec
     from svysynth.core.streams import Streams
     from svysynth.estimation.combining import Synthetic
+    from svysynth.estimation.regression import Regression
     from svysynth.estimation.tables import tabulate, tabulate_all
     from svysynth.mechanisms.pseudo_posterior.python_interface import Calibrated, calibrate
     from svysynth.mechanisms.synthetic_files import read_synthetic
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # each name is imported when it is first used, so that the co
     from svysynth.privacy.ledger import open_budget
     from svysynth.privacy.release import Release
     from svysynth.publishing.from_public_folder import More, more
+    from svysynth.publishing.regress import regress
     from svysynth.publishing.verification import Verified
     from svysynth.publishing.verification import verify_release as verify
     from svysynth.survey.survey import Survey, read_survey
@@ -47,6 +49,7 @@ __all__ = [
     "Guarantee",
     "More",
     "NumPyroModel",
+    "Regression",
     "Release",
     "Spec",
     "Streams",
@@ -61,6 +64,7 @@ __all__ = [
     "open_budget",
     "read_survey",
     "read_synthetic",
+    "regress",
     "release",
     "tabulate",
     "tabulate_all",

@@ -22,6 +22,7 @@ from svysynth.cli.frontier import frontier
 from svysynth.cli.init import init
 from svysynth.cli.ledger import ledger
 from svysynth.cli.more import more
+from svysynth.cli.regress import regress
 from svysynth.cli.release import demo, release, verify
 from svysynth.cli.signals import end_soon_after_a_signal
 from svysynth.cli.study import study
@@ -54,6 +55,7 @@ app.command()(tables)
 app.command()(release)
 app.command()(verify)
 app.command()(more)
+app.command()(regress)
 app.command()(demo)
 app.command()(frontier)
 app.command()(constants)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from svysynth.core.errors import SurveyError, did_you_mean, shown
 
+PLACE = "model.formula"
+KNOWN = "in survey.public"
 GRAMMAR = "use names of public columns (in backticks where a name is not a single word), + * : 0 1 and brackets"
 MOST_TERMS = 1000
 MOST_BRACKETS = 50
@@ -38,13 +40,15 @@ class Formula:
         return cls(True, tuple((column,) for column in columns))
 
 
-def parse_formula(text: str, columns: Sequence[str]) -> Formula:
+def parse_formula(text: str, columns: Sequence[str], place: str = PLACE, known: str = KNOWN) -> Formula:
     """The formula that a text stands for; only the columns given may be named.
+
+    `place` says in errors where the text stands, and `known` what these columns are.
 
     >>> parse_formula("0 + field * gender", ["field", "gender"]).terms
     (('field',), ('gender',), ('field', 'gender'))
     """
-    return _Parser(_tokens(text), columns).formula()
+    return _Parser(_tokens(text), columns, place, known).formula()
 
 
 class _Token(NamedTuple):
@@ -68,8 +72,9 @@ def _tokens(text: str) -> list[_Token]:
 class _Parser:
     """Parses the tokens from left to right: a sum consists of products, and a product of interactions."""
 
-    def __init__(self, tokens: list[_Token], columns: Sequence[str]) -> None:
+    def __init__(self, tokens: list[_Token], columns: Sequence[str], place: str, known: str) -> None:
         self.tokens, self.columns = iter(tokens), columns
+        self.place, self.known = place, known
         self.next = next(self.tokens)
         self.depth = 0
         self.without_intercept = False
@@ -81,22 +86,22 @@ class _Parser:
         chosen = tuple(term for term in terms if term)
         intercept = not self.without_intercept
         if self.without_intercept and len(chosen) < len(terms):
-            raise _refused("has both 0 and 1", "0 leaves the intercept out, 1 keeps it: choose one")
+            raise self.refused("has both 0 and 1", "0 leaves the intercept out, 1 keeps it: choose one")
         if not chosen and not intercept:
-            raise _refused("has no term", GRAMMAR)
+            raise self.refused("has no term", GRAMMAR)
         return Formula(intercept, chosen)
 
     def sum(self) -> list[Term]:
         found = self.summand()
         while self.accept("+"):
-            found = _distinct([*found, *self.summand()])
+            found = self.distinct([*found, *self.summand()])
         return found
 
     def summand(self) -> list[Term]:
         if (self.next.kind, self.next.text) == ("number", "0") and self.depth == 0:
             zero = self.advance()
             if self.next.text in ("*", ":") and self.next.kind == "sign":
-                raise _refused(f"has a 0 that is multiplied, at character {zero.place}", GRAMMAR)
+                raise self.refused(f"has a 0 that is multiplied, at character {zero.place}", GRAMMAR)
             self.without_intercept = True
             return []
         return self.product()
@@ -105,20 +110,20 @@ class _Parser:
         found = self.interaction()
         while self.accept("*"):
             other = self.interaction()
-            found = _distinct([*found, *other, *_crossed(found, other)])
+            found = self.distinct([*found, *other, *self.crossed(found, other)])
         return found
 
     def interaction(self) -> list[Term]:
         found = self.atom()
         while self.accept(":"):
-            found = _crossed(found, self.atom())
+            found = self.crossed(found, self.atom())
         return found
 
     def atom(self) -> list[Term]:
         if self.accept("("):
             self.depth += 1
             if self.depth > MOST_BRACKETS:
-                raise _refused(f"has more than {MOST_BRACKETS} nested brackets", "use fewer brackets")
+                raise self.refused(f"has more than {MOST_BRACKETS} nested brackets", "use fewer brackets")
             found = self.sum()
             if not self.accept(")"):
                 raise self.unexpected()
@@ -134,8 +139,8 @@ class _Parser:
     def column(self, token: _Token) -> str:
         if token.text not in self.columns:
             hint = did_you_mean(token.text, self.columns)
-            problem = f"names '{shown(token.text)}' at character {token.place}, which is not in survey.public{hint}"
-            raise _refused(problem, GRAMMAR)
+            problem = f"names '{shown(token.text)}' at character {token.place}, which is not {self.known}{hint}"
+            raise self.refused(problem, GRAMMAR)
         return token.text
 
     def accept(self, sign: str) -> bool:
@@ -150,21 +155,18 @@ class _Parser:
 
     def unexpected(self) -> SurveyError:
         if self.next.kind == "end":
-            return _refused("ends too early", GRAMMAR)
-        return _refused(f"has '{shown(self.next.text)}' at character {self.next.place}", GRAMMAR)
+            return self.refused("ends too early", GRAMMAR)
+        return self.refused(f"has '{shown(self.next.text)}' at character {self.next.place}", GRAMMAR)
 
+    def crossed(self, left: list[Term], right: list[Term]) -> list[Term]:
+        return self.distinct(tuple(dict.fromkeys((*one, *other))) for one in left for other in right)
 
-def _crossed(left: list[Term], right: list[Term]) -> list[Term]:
-    return _distinct(tuple(dict.fromkeys((*one, *other))) for one in left for other in right)
+    def distinct(self, terms: Iterable[Term]) -> list[Term]:
+        """Each term once: a:b and b:a are the same."""
+        found = list({frozenset(term): term for term in reversed(list(terms))}.values())[::-1]
+        if len(found) > MOST_TERMS:
+            raise self.refused(f"has more than {MOST_TERMS:,} terms", "use fewer interactions")
+        return found
 
-
-def _distinct(terms: Iterable[Term]) -> list[Term]:
-    """Each term once: a:b and b:a are the same."""
-    found = list({frozenset(term): term for term in reversed(list(terms))}.values())[::-1]
-    if len(found) > MOST_TERMS:
-        raise _refused(f"has more than {MOST_TERMS:,} terms", "use fewer interactions")
-    return found
-
-
-def _refused(problem: str, remedy: str) -> SurveyError:
-    return SurveyError("spec", "model.formula", problem, remedy)
+    def refused(self, problem: str, remedy: str) -> SurveyError:
+        return SurveyError("spec", self.place, problem, remedy)

@@ -77,6 +77,9 @@ class ListedMechanism(NamedTuple):
     """Whether released weights can be calibrated to public totals."""
     quantiles: bool = False
     """Whether its tables can have quantiles, and shares above a threshold: tables of records can, those of sums not."""
+    every_cell: bool = False
+    """Whether sums of every combination of public columns are measured, so that files have interactions that the model
+    does not name; with a formula its terms are all."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,7 +102,17 @@ MECHANISMS: tuple[ListedMechanism, ...] = (
         quantiles=True,
     ),
     ListedMechanism(
-        (), "global", True, "svysynth.mechanisms.noisy_sums.mechanism.NoisySums", 10, 0, True, True, True, True
+        (),
+        "global",
+        True,
+        "svysynth.mechanisms.noisy_sums.mechanism.NoisySums",
+        files=10,
+        fewest=0,
+        whole_records=True,
+        scaled=True,
+        clusters=True,
+        calibration=True,
+        every_cell=True,
     ),
     ListedMechanism(
         ("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables", clusters=True

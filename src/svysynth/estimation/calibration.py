@@ -139,7 +139,11 @@ class Calibration:
     ) -> Calibration:
         """Calibrate; `columns` and `levels` say the levels of each group, and the moments are those of the file."""
         totals = Totals.of(survey, spec, levels[:, [columns.index(column) for column in spec.columns]])
-        design = group_sums(totals.cell, totals.cells, moments.weight)
+        return cls.of_sums(totals, group_sums(totals.cell, totals.cells, moments.weight))
+
+    @classmethod
+    def of_sums(cls, totals: Totals, design: Floats) -> Calibration:
+        """Calibrate, from Σw of each calibration cell."""
         factor = totals.factors(design[:, np.newaxis])[:, 0]
         if (factor <= 0).any():
             remedy = "use method = 'rake', whose weights stay positive, or merge small levels"
@@ -162,9 +166,13 @@ class Calibration:
         """x′B of each group for u = a + b(y − r); the moments are those with calibrated weights."""
         cell = self.totals.cell
         weighted = moments.count * (a * moments.mean_w + b * moments.mean_e)
-        value = group_sums(cell, len(self.design), weighted / self.factor[cell])
+        return self.fitted_to_sums(group_sums(cell, len(self.design), weighted / self.factor[cell]))[cell]
+
+    def fitted_to_sums(self, value: Floats) -> Floats:
+        """x′B of each calibration cell, from its Σwu with the weights before calibration; u may be several columns."""
+        design = self.design if value.ndim == 1 else self.design[:, np.newaxis]
         first = self._projected(value)
-        return (first + self._projected(value - self.design * first))[cell]
+        return np.asarray(first + self._projected(value - design * first))
 
     def _projected(self, value: Floats) -> Floats:
         member = self.totals.member

@@ -15,7 +15,9 @@ that are not smoothed. Their rules are those of multiple imputation (Rubin): T =
 ū/((1 + 1/m)b))². There b measures the uncertainty that the noise leaves, which does not vanish with many files.
 
 Where the sample has clusters, ū has few degrees of freedom of its own, d: clusters less strata. With v the term in b of
-T, df is then T²/(ū²/d + v²/(m − 1)) (Satterthwaite), of which the formulas above are the case of an infinite d.
+T, df is then T²/(ū²/d + v²/(m − 1)) (Satterthwaite), of which the formulas above are the case of an infinite d. If
+there are centre shifts (`centre_shifts.py`), k in number, T has their mean square s as a third term, and df is T²/(ū²/d
++ v²/(m − 1) + s²/k).
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.requests import only_direct
 from svysynth.core.streams import Streams
+from svysynth.estimation.centre_shifts import CentreShifts
 from svysynth.estimation.intervals import grade, half_length
 from svysynth.estimation.replicates import make_replicates
 from svysynth.estimation.tables import make_table, tabulate_all
@@ -57,6 +60,8 @@ STANDINGS: dict[Standing, str] = {
 ROUNDING = 1e-7
 """Estimates that differ by less than this fraction count as equal, such as those of the population total: all files are
 scaled to it, and their weights are then rounded."""
+FROM_SHIFTS = "variance_from_shifts"
+"""The column of a file's tables with the variance that centre shifts add."""
 
 
 class CombiningRule(NamedTuple):
@@ -76,6 +81,8 @@ class Synthetic:
     strata_in_variance: bool = True
     """False for the paper's FBP, whose variances treat the sample as one stratum."""
     standing: Standing = "uncharged"
+    shifts: CentreShifts | None = None
+    """With the rule `weighted`, the shifts whose mean square is added to variances; None or empty: nothing is added."""
 
     def __repr__(self) -> str:
         size = f" of {len(self.surveys[0]):,} records" if self.surveys else ""
@@ -105,10 +112,15 @@ class Synthetic:
     def tabulate_all(self, tables: Sequence[TableSpec], estimation: EstimationSpec | None = None) -> pl.DataFrame:
         """Several tables, combined over the synthetic surveys."""
         estimation = estimation or EstimationSpec()
-        self._refuse_other_answers(tables)
-        found = [self._tables_of(survey, tables, estimation) for survey in self.surveys]
+        found = self.tables_by_file(tables, estimation)
         clusters = any(survey.design.cluster for survey in self.surveys)
-        return combine(found, estimation, imputed=self.rules == "imputed", clusters=clusters)
+        shifts = len(self.shifts) if self.shifts else 0
+        return combine(found, estimation, imputed=self.rules == "imputed", clusters=clusters, shifts=shifts)
+
+    def tables_by_file(self, tables: Sequence[TableSpec], estimation: EstimationSpec) -> list[pl.DataFrame]:
+        """The same tables of each synthetic survey alone, for `combine`."""
+        self._refuse_other_answers(tables)
+        return [self._tables_of(survey, tables, estimation) for survey in self.surveys]
 
     def _refuse_other_answers(self, tables: Sequence[TableSpec]) -> None:
         for survey, table in itertools.product(self.surveys[:1], tables):
@@ -131,19 +143,28 @@ class Synthetic:
         full = estimation.standard_errors == "full" and not survey.weight_public
         found = tabulate_all(survey, tables, estimation, replicates)
         if full:
-            drawn = tabulate_all(_with_unsmoothed_weights(survey), tables, estimation, replicates, scaled=True)
+            drawn = tabulate_all(with_unsmoothed_weights(survey), tables, estimation, replicates, scaled=True)
             found = found.with_columns(drawn["se"])
         if self.rules == "weighted":
-            return found
-        by_cell = tabulate_all(_with_cell_weights(survey), tables, estimation, replicates, scaled=full)
+            return self._with_shifts(found, survey, tables, estimation)
+        by_cell = tabulate_all(with_cell_weights(survey), tables, estimation, replicates, scaled=full)
         outcome = ~pl.col("statistic").is_in(["count", "proportion"])
         return found.with_columns(
             pl.when(outcome).then(by_cell[column]).otherwise(pl.col(column)).alias(column)
             for column in ("estimate", "se")
         )
 
+    def _with_shifts(
+        self, found: pl.DataFrame, survey: Survey, tables: Sequence[TableSpec], estimation: EstimationSpec
+    ) -> pl.DataFrame:
+        """The tables of a file with the variance that centre shifts add; the paper's standard errors have none."""
+        if not self.shifts or estimation.standard_errors == "paper":
+            return found
+        added = self.shifts.added_variance(survey, tables, estimation, found["estimate"].to_numpy())
+        return found.with_columns(pl.Series(FROM_SHIFTS, added))
 
-def _with_unsmoothed_weights(survey: Survey) -> Survey:
+
+def with_unsmoothed_weights(survey: Survey) -> Survey:
     """The same survey with the weights as the model drew them."""
     if UNSMOOTHED not in survey.schema:
         raise SurveyError(
@@ -155,7 +176,7 @@ def _with_unsmoothed_weights(survey: Survey) -> Survey:
     return replace(survey, design=replace(survey.design, weight=UNSMOOTHED))
 
 
-def _with_cell_weights(survey: Survey) -> Survey:
+def with_cell_weights(survey: Survey) -> Survey:
     """The same survey with every unit of a finest cell carrying N̂_cell/n_cell."""
     cells, cell = survey.present_cells(survey.public)
     sums = map_blocks(survey.engine, _CellSums(cell, survey.weights, len(cells)), len(survey))
@@ -196,40 +217,66 @@ def combine_estimates(
     *,
     imputed: bool = False,
     design_df: Floats | float = np.inf,
+    shifted: Floats | None = None,
+    shifts: int = 0,
 ) -> Combined:
     """The rules of partial synthesis, or of multiple imputation; the first axis is the data set.
 
-    `design_df` are the degrees of freedom of each ū.
+    `design_df` are the degrees of freedom of each ū, and `shifted` the mean squares of this number of centre shifts.
     """
     m = len(estimates)
     value, within = estimates.mean(axis=0), variances.mean(axis=0)
+    negligible = (ROUNDING * np.nan_to_num(value)) ** 2
     share = 1 + 1 / m if imputed else 1 / m
     between = share * estimates.var(axis=0, ddof=1) if m > 1 else np.zeros_like(within)
-    between[between < (ROUNDING * np.nan_to_num(value)) ** 2] = 0
+    between[between < negligible] = 0
     se = np.sqrt(within + between)
     with np.errstate(divide="ignore", invalid="ignore"):
         df = np.where(between > 0, (m - 1) * (1 + within / between) ** 2, np.inf)
         own = np.where(within > 0, design_df * (1 + between / within) ** 2, np.inf)
         df = np.where(np.isfinite(own), 1 / (1 / df + 1 / own), df)
+        if shifted is not None:
+            added = shifted.mean(axis=0)
+            added = np.where(added < negligible, 0.0, added)
+            df = np.where(added > 0, (se**2 + added) ** 2 / (se**4 / df + added**2 / shifts), df)
+            se = np.sqrt(se**2 + added)
     half = half_length(se, df, confidence)
     return Combined(value, se, df, value - half, value + half)
 
 
 def combine(
-    tables: Sequence[pl.DataFrame], estimation: EstimationSpec, *, imputed: bool = False, clusters: bool = False
+    tables: Sequence[pl.DataFrame],
+    estimation: EstimationSpec,
+    *,
+    imputed: bool = False,
+    clusters: bool = False,
+    shifts: int = 0,
 ) -> pl.DataFrame:
     """Tidy tables of the m synthetic surveys into one tidy table, by the rules of partial synthesis or imputation.
 
-    With clusters, standard errors have the degrees of freedom of the tables.
+    With clusters, standard errors have the degrees of freedom of the tables. Variances from this number of centre
+    `shifts` are added where the tables have them.
     """
     estimates = np.stack([table["estimate"].to_numpy() for table in tables])
     variances = np.stack([table["se"].to_numpy() for table in tables]) ** 2
     design_df = tables[0]["df"].to_numpy() if clusters else np.inf
-    found = combine_estimates(estimates, variances, estimation.confidence, imputed=imputed, design_df=design_df)
+    shifted = None
+    if FROM_SHIFTS in tables[0].columns:
+        shifted = np.stack([table[FROM_SHIFTS].to_numpy() for table in tables])
+    found = combine_estimates(
+        estimates,
+        variances,
+        estimation.confidence,
+        imputed=imputed,
+        design_df=design_df,
+        shifted=shifted,
+        shifts=shifts,
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = found.se / np.abs(found.estimate)
     return (
         tables[0]
+        .drop(FROM_SHIFTS, strict=False)
         .with_columns(
             *(pl.Series(name, column) for name, column in found._asdict().items()),
             pl.Series("cv", cv),

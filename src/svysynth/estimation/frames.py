@@ -144,10 +144,15 @@ def title_of(table: TableSpec, domain: str | None) -> str:
 
 def domain_columns(table: TableSpec, domain: str | None, known: Collection[str]) -> list[str]:
     """The columns of the domains that a table is restricted to: that of all tables and its own."""
-    found = [domain_column(condition) for condition in (domain, table.domain) if condition]
+    return columns_of_conditions((domain, table.domain), known, f"table '{table.title}'")
+
+
+def columns_of_conditions(conditions: Sequence[str | None], known: Collection[str], place: str) -> list[str]:
+    """The columns of the domains with these conditions; those that were not read with the survey are refused."""
+    found = [domain_column(condition) for condition in conditions if condition]
     if not set(found) <= set(known):
         problem = "has a domain that was not read with the survey"
-        raise SurveyError("spec", f"table '{table.title}'", problem, "name it in survey.domains")
+        raise SurveyError("spec", place, problem, "name it in survey.domains")
     return list(dict.fromkeys(found))
 
 

@@ -61,6 +61,14 @@ def taylor_variance(
     return found
 
 
+def factors_of_strata(index: DesignIndex, lonely: Lonely, strata: Integers) -> Floats:
+    """(1 − f_h)·n_h/(n_h − 1) of each stratum of a stage, with lonely strata as asked for.
+
+    An average for lonely strata is taken over some of the strata, those that an estimate is about.
+    """
+    return _Scale.of(index, lonely, strata).of_stratum
+
+
 @outlined
 @dataclass(frozen=True, eq=False)
 class _Scale:

@@ -95,18 +95,22 @@ class SuppliedReplicates:
         """
         inside = np.zeros(len(self.weight), bool)
         inside[self.group if in_base is None else self.group[in_base]] = True
-        weights = tuple(self.survey.values(name) for name in self.spec.weights)
-        block = _Products(self.record, weights, inside)
-        products = np.sum(list(each_block(self.survey.engine, block, len(self.survey))), axis=0)
-        size = np.sqrt(np.diagonal(products))
-        size = np.where(size > 0, size, 1.0)
-        left = products / np.outer(size, size)
-        rank = 0
-        for place in range(len(left)):  # elimination leaves the squared residuals on the diagonal
-            if left[place, place] > DEPENDENT**2:
-                left = left - np.outer(left[:, place], left[place]) / left[place, place]
-                rank += 1
-        return max(rank - 1, 0)
+        return rank_of_weights(self.survey, self.spec, self.record, inside)
+
+
+def rank_of_weights(survey: Survey, spec: ReplicatesSpec, cell: Column, inside: Booleans) -> int:
+    """The rank of the replicate weights minus one, for the records in some cells."""
+    weights = tuple(survey.values(name) for name in spec.weights)
+    products = np.sum(list(each_block(survey.engine, _Products(cell, weights, inside), len(survey))), axis=0)
+    size = np.sqrt(np.diagonal(products))
+    size = np.where(size > 0, size, 1.0)
+    left = products / np.outer(size, size)
+    rank = 0
+    for place in range(len(left)):  # elimination leaves the squared residuals on the diagonal
+        if left[place, place] > DEPENDENT**2:
+            left = left - np.outer(left[:, place], left[place]) / left[place, place]
+            rank += 1
+    return max(rank - 1, 0)
 
 
 def _position(cell: Integers, among: Integers) -> Integers:

@@ -5,10 +5,11 @@ All of this needs the public folder only. Verification and the mechanisms that r
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.calibration import uncalibrated
+from svysynth.estimation.centre_shifts import CentreShifts
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Rules, Synthetic, combine
 from svysynth.estimation.tables import tabulate_all
 from svysynth.privacy.manifest import Manifest
@@ -34,6 +36,8 @@ from svysynth.survey.formats.parquet import count_rows, read_rows
 from svysynth.survey.large_files import is_large, read_large
 from svysynth.survey.survey import Survey, SurveyInMemory, read_survey
 
+SHIFTS = "centre-shifts.parquet"
+"""The file that belongs to the synthetic files of a sample of clusters, with the centre shifts for standard errors."""
 AGREEMENT = 1e-8
 """The relative difference allowed in what is made again, because floats depend on the machine."""
 ROUNDED = AGREEMENT + 5 * 10.0**-MICRODATA_DIGITS
@@ -56,7 +60,8 @@ def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.Data
     numbers = range(1, manifest.privacy.datasets + 1)
     paths = [public / file_name(number, "parquet") for number in numbers]
     tables = [_tables_of_microdata(path, manifest, spec, rules) for path in paths]
-    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None)
+    shifts = len(rules.shifts) if rules.shifts else 0
+    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None, shifts=shifts)
 
 
 def read_synthetic(
@@ -74,11 +79,15 @@ def read_synthetic(
     strata_in_variance: bool = True,
     domain: str | None = None,
     domains: Sequence[str] = (),
+    shifts: Any = None,
 ) -> Synthetic:
     """Read the synthetic files of a release, each with all its weights, to make tables from all of them.
 
     `domain` restricts all tables to a part of the population, and `domains` can be those of single tables. Their
     conditions use the values in the synthetic files: labels, where the survey has codes with labels.
+
+    `shifts` is the file of centre shifts that a release of a sample of clusters has. Without it standard errors are too
+    small where the weights α move the centre of the model.
 
     The files may be frames. `weight_public` and `calibration` are those of the spec. `rules` and `strata_in_variance`
     are those of the model that made the files; the report of the release states them.
@@ -106,28 +115,48 @@ def read_synthetic(
     if rules == "imputed":  # the weights of imputations are not smoothed
         return Synthetic(tuple(read(file, SMOOTHED) for file in files), rules, strata_in_variance, "files")
     surveys = [(read(file, SMOOTHED), read(file, UNSMOOTHED)) for file in files]
-    both = (replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
-    return Synthetic(tuple(both), rules, strata_in_variance, "files")
+    both = tuple(replace(one, frame=one.frame.with_columns(other.frame[UNSMOOTHED])) for one, other in surveys)
+    found = None if shifts is None else _read_shifts(shifts, both[0])
+    return Synthetic(both, rules, strata_in_variance, "files", found)
+
+
+def _read_shifts(shifts: Any, survey: Survey) -> CentreShifts:
+    """The centre shifts in a file or a frame."""
+    if not isinstance(shifts, pl.DataFrame):
+        file = open_data(shifts)
+        shifts = read_columns(file, file.columns)
+    return CentreShifts.of_frame(shifts, survey.public, survey.outcome)
 
 
 def _tables_of_microdata(path: Path, manifest: Manifest, spec: Spec, rules: Synthetic) -> pl.DataFrame:
-    """The tables of one synthetic file. A large file is put on disk, as it was when it was made."""
-    file = open_data(path)
-    _check_microdata(file, manifest)
-    domains = manifest.survey.known_domains
-    with tempfile.TemporaryDirectory(prefix="svysynth-") as scratch:
-        source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
-        if spec.estimation.variance == "taylor" and is_large(source):
-            labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
-            source = source.model_copy(update={"labels": labels})
-            survey: Survey = read_large(source, Path(scratch), LOCAL, also=(UNSMOOTHED,))
-            survey = replace(survey, weight_public=spec.survey.weight_public)
-            survey = replace(survey, domain=spec.survey.domain, domains=domains)
-        else:
-            survey = survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels, domains)
+    """The tables of one synthetic file."""
+    _check_microdata(open_data(path), manifest)
+    with surveys_of_files([path], manifest) as (survey,):
         if not _meets_totals(survey):
             raise wrong(f"has a synthetic file whose weights do not have the declared totals ({path.name})")
-        return replace(rules, surveys=(survey,)).tabulate_all(spec.requested_tables, spec.estimation)
+        return replace(rules, surveys=(survey,)).tables_by_file(spec.requested_tables, spec.estimation)[0]
+
+
+@contextlib.contextmanager
+def surveys_of_files(paths: Sequence[Path], manifest: Manifest) -> Iterator[tuple[Survey, ...]]:
+    """The surveys in synthetic files of a public folder; a large one is on disk, as it was when it was made."""
+    spec = manifest.spec()
+    with contextlib.ExitStack() as stack:
+        yield tuple(_survey_of_file(path, manifest, spec, stack) for path in paths)
+
+
+def _survey_of_file(path: Path, manifest: Manifest, spec: Spec, stack: contextlib.ExitStack) -> Survey:
+    file, domains = open_data(path), manifest.survey.known_domains
+    source = spec.survey.model_copy(update={"data": path, "weight": SMOOTHED})
+    if spec.estimation.variance != "taylor" or not is_large(source):
+        return survey_of_microdata(read_columns(file, file.columns), spec, manifest.survey.levels, domains)
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svysynth-")))
+    labels = {name: {label: label for label in levels} for name, levels in manifest.survey.levels.items()}
+    source = source.model_copy(update={"labels": labels})
+    also = (UNSMOOTHED,) if UNSMOOTHED in file.columns else ()
+    survey: Survey = read_large(source, scratch, LOCAL, also=also)
+    survey = replace(survey, weight_public=spec.survey.weight_public)
+    return replace(survey, domain=spec.survey.domain, domains=domains)
 
 
 def _meets_totals(survey: Survey) -> bool:

@@ -71,6 +71,12 @@ class WeightingBias(Protocol):
     def spreads(self, shift: Floats) -> Floats:
         """The entries of a shift that belong to log spreads."""
 
+    def centre(self, draw: Parameters, records: Records) -> Array | None:
+        """Outcome × cell: the mean of t and of v over the records of each cell, given the draw.
+
+        None if standard errors need not have what the weights change in it from sample to sample.
+        """
+
     def simulate(
         self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, generator: np.random.Generator
     ) -> tuple[Floats, Floats]:

@@ -205,6 +205,14 @@ class ClusterBias:
         """The whole shift."""
         return shift
 
+    def centre(self, draw: Parameters, records: Records) -> Array:
+        """xβ, with the mean effect over the records of each cell."""
+        cells, clusters, place = records.in_clusters()
+        size = np.bincount(place)
+        share = size / np.bincount(cells, size)[cells]
+        effect = [np.bincount(cells, share * np.asarray(column)[clusters]) for column in draw["effects"].T]
+        return jnp.stack([records.x @ draw[name] for name in ClusteredFBS.coefficients]) + jnp.asarray(effect)
+
     def simulate(
         self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, generator: np.random.Generator
     ) -> tuple[Floats, Floats]:

@@ -195,6 +195,9 @@ class PopulationBias:
         """The shifts of log σ_y and log σ_π."""
         return shift[:2]
 
+    def centre(self, draw: Parameters, records: Records) -> None:
+        """None: without clusters standard errors are large enough (docs/method.md)."""
+
     def simulate(
         self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, generator: np.random.Generator
     ) -> tuple[Floats, Floats]:

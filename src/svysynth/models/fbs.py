@@ -241,6 +241,9 @@ class SpreadBias:
         """The whole shift, which is that of the log spread."""
         return shift
 
+    def centre(self, draw: Parameters, records: Records) -> None:
+        """None: without clusters standard errors are large enough (docs/method.md)."""
+
     def simulate(
         self, parameters: Mapping[str, Floats], x: Floats, cell: Integers, generator: np.random.Generator
     ) -> tuple[Floats, Floats]:

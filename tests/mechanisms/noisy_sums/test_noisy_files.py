@@ -451,6 +451,25 @@ def test_more_files_are_of_unused_draws_and_the_same_for_everybody(released, tmp
     assert new[0].schema == own[0].schema
 
 
+def test_a_regression_of_the_release_is_that_of_its_files_by_rubin_s_rules(released):
+    """A saturated regression has the means of the tables; further files are those of `more`."""
+    found = svysynth.regress("income ~ 0 + region:sex", released.done)
+    names = [released.public / f"microdata-{number}.parquet" for number in range(1, 11)]
+    roles = {"outcome": "income", "public": ["region", "sex"], "strata": "area", "rules": "imputed"}
+    made = read_synthetic(names, **roles)
+    inner = pl.all_horizontal(pl.col("region", "sex") != "All")
+    expected = made.tabulate(["sex", "region"], "mean").filter(inner)
+    assert found.files == 10
+    assert found.table["measured"].unique().to_list() == ["yes"]  # every cell was measured
+    for ours, theirs in (("estimate", "estimate"), ("se", "se"), ("df", "df"), ("lower", "lower")):
+        np.testing.assert_allclose(found.table[ours], expected[theirs], rtol=1e-7)
+    assert svysynth.regress("income ~ 0 + region:sex", released.public).table.drop("df").equals(found.table.drop("df"))
+    more = svysynth.regress("income ~ region", released.public, files=12)
+    both = replace(made, surveys=(*made.surveys, *svysynth.more(released.public).synthetic(2).surveys))
+    np.testing.assert_allclose(more.table["se"], svysynth.regress("income ~ region", both).table["se"], rtol=1e-7)
+    assert svysynth.regress("income ~ region", released.public, files=3).files == 3
+
+
 def test_what_more_gives_says_that_it_costs_nothing(released):
     more = svysynth.more(released.public)
     assert f"{more.left:,}, by synthetic(files)" in more._repr_html_()
@@ -496,6 +515,8 @@ def test_more_refuses_what_has_no_more_to_give(released, tmp_path):
     svysynth.release(released.house / "l.toml", tmp_path / "laplace")
     with pytest.raises(SurveyError, match="allows no further files"):
         svysynth.more(tmp_path / "laplace")
+    with pytest.raises(SurveyError, match="has no synthetic files, and a regression needs records"):
+        svysynth.regress("income ~ sex", tmp_path / "laplace")
     public = copied(released, tmp_path / "public")
     (public / "draws.parquet").write_bytes(b"")
     with pytest.raises(SurveyError, match="SHA256SUMS"):
@@ -515,6 +536,7 @@ def test_tables_alone_can_be_released_and_have_more_to_give(released, tmp_path):
     assert not any("synthetic" in line for line in verify_release(tmp_path / "out", released.house / "s.toml").checked)
     assert svysynth.more(tmp_path / "out").left == 400
     assert len(svysynth.more(tmp_path / "out").synthetic(2).surveys) == 2
+    assert svysynth.regress("income ~ sex", tmp_path / "out").files == 10
 
 
 # --- the setting ---

@@ -14,6 +14,7 @@ from svysynth.mechanisms.pseudo_posterior.bias_correction import (
     MOST_ATTEMPTS,
     MOST_RECORDS,
     PublicRecords,
+    Shift,
     public_part,
     simulate_sample,
     undo_weights,
@@ -165,7 +166,7 @@ def test_a_refused_survey_is_replaced_by_another(monkeypatch):
 
     def sometimes(mechanism, records, streams):
         samples.append(records.t[0])
-        return refuse() if len(samples) in (1, 4) else np.zeros(7)
+        return refuse() if len(samples) in (1, 4) else Shift(np.zeros(7))
 
     monkeypatch.setattr(unweighting._Mechanism, "shift", sometimes)
     assert undo(FBP(), [FBP_TRUTH], Streams.seeded(1)).known
@@ -180,15 +181,31 @@ def test_surveys_that_agree_are_enough(monkeypatch):
         shifts = iter(spread * np.tile([1.0, -1.0, 0.5], 6))
         calls = []
         monkeypatch.setattr(
-            unweighting._Mechanism, "shift", lambda *_, s=shifts, c=calls: c.append(1) or np.full(7, next(s))
+            unweighting._Mechanism, "shift", lambda *_, s=shifts, c=calls: c.append(1) or Shift(np.full(7, next(s)))
         )
         assert undo(FBP(), [FBP_TRUTH], Streams.seeded(1)).known
         assert len(calls) == count
 
 
+def test_the_spread_of_a_centre_takes_all_surveys(monkeypatch):
+    """Also if their biases agree, or are not known; in a part of a large survey centres vary by too much."""
+    monkeypatch.setattr(unweighting, "SIMULATIONS", 9)
+    monkeypatch.setattr(unweighting, "MOST_RECORDS", 1000)
+    for apart, known in ((0.0, True), (1.0, False)):
+        number = iter(range(9))
+        monkeypatch.setattr(
+            unweighting._Mechanism,
+            "shift",
+            lambda *_, n=number, a=apart: Shift(np.full(7, a * next(n)), np.array([[0.1, 0.2], [0.3, 0.4]])),
+        )
+        found = undo(FBP(), [FBP_TRUTH], Streams.seeded(1))
+        assert found.known == known
+        np.testing.assert_allclose(found.centres, [[[0.05, 0.1], [0.15, 0.2]]] * 8, rtol=1e-12)
+
+
 def test_where_simulated_surveys_disagree_the_draws_stay_as_they_are(monkeypatch):
     shifts = iter(np.tile([1.0, -1.0, 0.5], 6))
-    monkeypatch.setattr(unweighting._Mechanism, "shift", lambda *_: np.array([next(shifts)]))
+    monkeypatch.setattr(unweighting._Mechanism, "shift", lambda *_: Shift(np.array([next(shifts)])))
     found = undo(FBS(), [FBS_TRUTH], Streams.seeded(1))
     assert not found.known
     assert found.draws[0] is FBS_TRUTH

@@ -1,6 +1,9 @@
 """Releases of samples of clusters: from the spec to verified public files, and what is refused on the way."""
 
+import html
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -12,16 +15,19 @@ from svysynth import SurveyError, pipeline
 from svysynth.core.spec.whole import load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import make_table, tabulate_all
-from svysynth.mechanisms.base import find_public
+from svysynth.mechanisms.base import find_public, mechanism_of
 from svysynth.mechanisms.findings import no_clusters
 from svysynth.mechanisms.pseudo_posterior import bias_correction, clusters
+from svysynth.mechanisms.pseudo_posterior.bias_correction import public_part
 from svysynth.mechanisms.pseudo_posterior.calibration import fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.record_bounds import record_bounds
+from svysynth.mechanisms.synthetic_files import SHIFTS
 from svysynth.mechanisms.weights_in_clusters import weights_in_clusters
 from svysynth.models.clustered_fbs import ClusteredFBS
 from svysynth.models.fbs import FBS
 from svysynth.models.records import make_records
 from svysynth.privacy.ledger import open_budget
+from svysynth.privacy.manifest import Manifest
 
 CLUSTERS, EACH = 40, 15
 TOTAL = 60_000
@@ -116,21 +122,82 @@ def test_standard_errors_and_their_degrees_of_freedom_are_those_of_clusters(rele
     assert ((tables["estimate"] - direct["estimate"]).abs() < 3 * direct["se"]).all()
 
 
+def read_back(public, shifts):
+    files = [public / f"microdata-{number}.parquet" for number in (1, 2, 3)]
+    roles = {"outcome": "income", "public": "sex", "strata": "region", "cluster": "school"}
+    return svysynth.read_synthetic(files, shifts=shifts, **roles).tabulate("sex", ("count", "mean"))
+
+
 def test_the_files_read_back_give_the_tables_of_the_release(released):
+    """With the centre shifts; without them the standard errors of means are smaller."""
     public = released / "release" / "public"
-    synthetic = svysynth.read_synthetic(
-        [public / f"microdata-{number}.parquet" for number in (1, 2, 3)],
-        outcome="income",
-        public="sex",
-        strata="region",
-        cluster="school",
-    )
-    found = synthetic.tabulate("sex", ("count", "mean"))
+    found, without = (read_back(public, shifts) for shifts in (public / SHIFTS, None))
     published = pl.read_csv(public / "tables.csv")
     for name in ("estimate", "se", "df"):
         np.testing.assert_allclose(
             found[name].to_numpy(), published[name].cast(pl.Float64).to_numpy(), rtol=1e-4, atol=0.01
         )
+    means = found["statistic"] == "mean"
+    assert (without.filter(means)["se"] < 0.999 * found.filter(means)["se"]).all()
+    assert "centre of the model" in (public / "report.html").read_text()
+
+
+def test_the_code_of_the_report_uses_the_shifts(released, monkeypatch):
+    public = released / "release" / "public"
+    page = html.unescape((public / "report.html").read_text())
+    start = page.index("import svysynth\n")
+    monkeypatch.chdir(public)
+    names = {}
+    exec(page[start : page.index("</code>", start)], names)
+    published = pl.read_csv("tables.csv")["se"].cast(pl.Float64).to_numpy()
+    np.testing.assert_allclose(names["table"]["se"].to_numpy(), published, rtol=1e-4, atol=0.01)
+
+
+def test_other_shifts_are_not_those_of_the_release(released, tmp_path):
+    """Verification makes the tables again with the shifts, and the bytes of their file are bound to the charge."""
+    shutil.copytree(released / "release" / "public", tmp_path / "public")
+    public = tmp_path / "public"
+    manifest = Manifest.model_validate_json((public / "manifest.json").read_text())
+    assert SHIFTS in manifest.files
+    larger = pl.read_parquet(public / SHIFTS).with_columns(pl.col("income") * 2)
+    larger.write_parquet(public / SHIFTS)
+    with pytest.raises(SurveyError, match="SHA256SUMS"):
+        svysynth.verify(public, files_only=True)
+    mechanism = mechanism_of(manifest.privacy)
+    tables, changed = (mechanism.remake(folder, manifest).tables for folder in (released / "release/public", public))
+    means = tables["statistic"] == "mean"
+    assert (changed.filter(means)["se"] > tables.filter(means)["se"]).all()
+    assert changed["estimate"].equals(tables["estimate"])
+
+
+def test_shifts_are_made_from_draws_and_public_facts(monkeypatch):
+    """Two surveys that differ in every outcome and weight have the same public part, and so the same shifts."""
+    monkeypatch.setattr(bias_correction, "SIMULATIONS", 2)
+    records = make_records(survey())
+    other = replace(records, t=100 - 3 * np.asarray(records.t), v=np.asarray(records.v)[::-1])
+    start = fit_unweighted(ClusteredFBS(), records, Streams.seeded(1), 400)
+    draw = {name: value[0] for name, value in start.fit.draws.items()}
+    made = [
+        bias_correction.undo_weights(
+            ClusteredFBS(), [draw], public_part(one), 10.8, 3, Streams.seeded(2), number_of_draws=400
+        )
+        for one in (records, other)
+    ]
+    assert made[0].centres.shape == (1, 2, 2)
+    assert np.array_equal(made[0].centres, made[1].centres)
+    assert np.all(made[0].centres != 0)
+
+
+def test_the_centre_of_a_cell_is_the_mean_of_its_records():
+    records = make_records(survey())
+    generator = np.random.default_rng(1)
+    beta = generator.standard_normal((2, records.x.shape[1]))
+    draw = {"beta_y": beta[0], "beta_w": beta[1], "effects": generator.standard_normal((CLUSTERS, 2))}
+    found = ClusteredFBS().weighting_bias.centre(draw, records)
+    for outcome in range(2):
+        expected = records.x[records.cell] @ beta[outcome] + draw["effects"][records.cluster, outcome]
+        means = [expected[records.cell == cell].mean() for cell in range(len(records.x))]
+        np.testing.assert_allclose(found[outcome], means, rtol=1e-12)
 
 
 def test_bounds_are_those_of_the_likelihood_given_the_effects():

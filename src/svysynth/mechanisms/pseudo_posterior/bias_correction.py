@@ -10,6 +10,10 @@ priors. This is post-processing of draws that have been paid for, and costs no p
 Monfort and Renault 1993).
 
 The model says which parameters are corrected, and how (`WeightingBias`).
+
+δ is a mean over surveys. In each single survey the weights move the centre too, by amounts whose mean is zero. For a
+model that says where its centre is, the same simulated surveys show these shifts, by which standard errors are enlarged
+(`estimation/centre_shifts.py`). They too are post-processing of the draws.
 """
 
 from __future__ import annotations
@@ -84,6 +88,19 @@ class Undone:
     draws: tuple[Parameters, ...]
     known: bool
     """Whether the shift could be found; if not, the draws are unchanged."""
+    centres: Floats | None = None
+    """Survey × outcome × cell: how far the weights moved the centre in each simulated survey; None if the model does
+    not say where its centre is."""
+
+
+@outlined
+class Shift(NamedTuple):
+    """What the weights changed in one simulated survey."""
+
+    bias: Floats
+    """The change of what the model measures (`WeightingBias.measure`)."""
+    centre: Floats | None = None
+    """Outcome × cell: the change of the centre that is left if the bias is removed."""
 
 
 def undo_weights(
@@ -105,12 +122,15 @@ def undo_weights(
     bias = model.weighting_bias
     if bias is None:
         return Undone(tuple(draws), known=False)
-    middle = {name: jnp.mean(jnp.stack([draw[name] for draw in draws]), axis=0) for name in draws[0]}
+    middle = _mean({name: jnp.stack([draw[name] for draw in draws]) for name in draws[0]})
     mechanism = _Mechanism(model, bias, epsilon, datasets, scheme, number_of_draws)
-    found = _find_shift(mechanism, middle, public, streams, progress)
-    if found is None:
-        return Undone(tuple(draws), known=False)
-    return Undone(tuple(bias.remove(draw, found) for draw in draws), known=True)
+    found = _find_shifts(mechanism, middle, public, streams, progress)
+    moved = [one.centre for one in found if one.centre is not None]
+    centres = np.stack(moved) if moved else None
+    if not found or _error(bias, found) > LARGEST_ERROR:
+        return Undone(tuple(draws), known=False, centres=centres)
+    shift = _median([one.bias for one in found])
+    return Undone(tuple(bias.remove(draw, shift) for draw in draws), known=True, centres=centres)
 
 
 @dataclass(frozen=True)
@@ -124,40 +144,64 @@ class _Mechanism:
     scheme: Scheme
     draws: int
 
-    def shift(self, records: Records, streams: Streams) -> Floats:
+    def shift(self, records: Records, streams: Streams) -> Shift:
         """The difference between its fit to these records and the unweighted fit, with the same random numbers."""
         start = fit_unweighted(self.model, records, streams, self.draws)
         weighted = calibrate_records(
             self.model, records, self.epsilon, self.datasets, streams, self.scheme, self.draws, start_from=start
         )
-        return np.asarray(self.bias.measure(weighted.fit.draws) - self.bias.measure(start.fit.draws))
+        bias = np.asarray(self.bias.measure(weighted.fit.draws) - self.bias.measure(start.fit.draws))
+        before = self.bias.centre(_mean(start.fit.draws), records)
+        if before is None:
+            return Shift(bias)
+        after = self.bias.centre(self.bias.remove(_mean(weighted.fit.draws), bias), records)
+        return Shift(bias, np.asarray(after) - np.asarray(before))
 
 
-def _find_shift(
+def _mean(draws: Parameters) -> Parameters:
+    return {name: jnp.mean(value, axis=0) for name, value in draws.items()}
+
+
+def _median(shifts: Sequence[Floats]) -> Floats:
+    return np.asarray(np.median(shifts, axis=0))
+
+
+def _find_shifts(
     mechanism: _Mechanism, middle: Parameters, public: PublicRecords, streams: Streams, progress: Progress
-) -> Floats | None:
-    """The δ at which θ + δ(θ) is the mean of the draws: each survey is simulated from the θ that earlier surveys give.
+) -> list[Shift]:
+    """Shifts whose median is the δ at which θ + δ(θ) is the mean of the draws.
 
-    δ changes so little with θ (by a fifth, on the log scale) that the θ of the second survey is close enough. None if
-    too few surveys can be calibrated, or if they disagree.
+    Each survey is simulated from the θ that earlier surveys give, and the shift of the first is left out.
+
+    δ changes so little with θ (by a fifth, on the log scale) that the θ of the second survey is close enough. There are
+    none if too few surveys can be calibrated. The spread of a centre is known the better the more surveys there are, so
+    their number is the largest for a model that says where its centre is.
     """
-    found: list[Floats] = []
+    found: list[Shift] = []
     for number in range(MOST_ATTEMPTS):
         progress(f"simulated survey {len(found) + 1} of at most {SIMULATIONS}")
         own = streams.split("undoing weights", number)
-        theta = mechanism.bias.remove(middle, np.median(found[1:] or found, axis=0)) if found else middle
+        theta = mechanism.bias.remove(middle, _median([one.bias for one in found[1:] or found])) if found else middle
         try:
-            found.append(mechanism.shift(simulate_sample(mechanism.bias, theta, public, own), own))
+            records = simulate_sample(mechanism.bias, theta, public, own)
+            found.append(mechanism.shift(records, own))
         except SurveyError:
             continue
-        spreads = [mechanism.bias.spreads(shift) for shift in found[1:]]
-        if len(found) == SIMULATIONS or (len(found) >= FEWEST and _error(spreads) <= CLOSE):
-            return np.median(found[1:], axis=0) if _error(spreads) <= LARGEST_ERROR else None
-    return None
+        fewest = FEWEST if found[0].centre is None else SIMULATIONS
+        if len(found) == SIMULATIONS or (len(found) >= fewest and _error(mechanism.bias, found[1:]) <= CLOSE):
+            return _in_proportion(found[1:], len(records), public)
+    return []
 
 
-def _error(spreads: list[Floats]) -> float:
+def _in_proportion(found: list[Shift], records: int, public: PublicRecords) -> list[Shift]:
+    """The shifts, with those of centres reduced to the size that they have in a survey of all the public records."""
+    factor = np.sqrt(records / public.sizes.sum())
+    return [one if one.centre is None else one._replace(centre=one.centre * factor) for one in found]
+
+
+def _error(bias: WeightingBias, found: list[Shift]) -> float:
     """The standard error of the median shift of the spreads, from the interquartile range over simulated surveys."""
+    spreads = [bias.spreads(shift.bias) for shift in found]
     low, high = np.quantile(spreads, [0.25, 0.75], axis=0)
     # a normal distribution has an interquartile range of 1.35 standard deviations, and its median an error of 1.25/√n
     return float(np.max(high - low) / 1.35 * 1.25 / np.sqrt(len(spreads)))

@@ -20,6 +20,7 @@ from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec, Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.calibration import refuse_unmet_by_counts
+from svysynth.estimation.centre_shifts import CentreShifts
 from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.base import (
     TABLES_AND_REPORT,
@@ -38,9 +39,10 @@ from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.clusters import clusters_of_model, require_few_clusters
 from svysynth.mechanisms.pseudo_posterior.evidence import CalibrationEvidence
+from svysynth.mechanisms.pseudo_posterior.published_shifts import are_published, read_shifts, shifts_parquet
 from svysynth.mechanisms.pseudo_posterior.python_interface import calibrate_suitable
 from svysynth.mechanisms.suitability import Examined, examine_model
-from svysynth.mechanisms.synthetic_files import file_names, remake_tables
+from svysynth.mechanisms.synthetic_files import SHIFTS, file_names, remake_tables
 from svysynth.mechanisms.unit import epsilon_of_record
 from svysynth.models.base import make_model
 from svysynth.models.records import make_records
@@ -58,7 +60,12 @@ ONE_FILE = Finding(
     stops=False,
 )
 
-
+CENTRE_NOTE = (
+    "The weights α also move the centre of the model, in each sample by another amount. Standard errors contain this: "
+    f"{SHIFTS} has such shifts, of simulated surveys, for each cell. They are added to the log weight and to the "
+    "outcome on the model’s scale. The mean square of the changes of a figure, over all shifts, is one of the terms of "
+    "its variance."
+)
 ONE_STRATUM = Finding(
     "survey.fpc",
     "the paper's rule for fbp treats the sample as one stratum, which has no single finite population correction",
@@ -145,23 +152,27 @@ class PseudoPosterior(Mechanism):
         if privacy.correction:
             progress("correcting the bias from the weights α")
             undone = found.undo_weights(progress)
-        synthetic = found.synthesize(draws=undone.draws if undone else None, correction=False)
+        synthetic = found.synthesize(correction=privacy.correction, undone=undone)
         progress("making tables")
         tables = synthetic.tabulate_all(spec.requested_tables, spec.estimation)
         evidence = CalibrationEvidence(found.calibration)
-        return Made(guarantee, paid, synthetic, tables, evidence, (_weighting_note(undone),))
+        shifts = synthetic.shifts
+        attachments = {} if shifts is None else {SHIFTS: shifts_parquet(shifts, survey)}
+        return Made(guarantee, paid, synthetic, tables, evidence, _notes(undone, shifts), attachments)
 
     def synthetic(self, surveys: tuple[Survey, ...], name: str, model: ModelSpec) -> Synthetic:
         """Synthetic surveys with the table rules of the model."""
         return make_synthetic(surveys, make_model(name, model))
 
     def public_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """The tables, the report and the synthetic files."""
-        return (*TABLES_AND_REPORT, *file_names(manifest.privacy.datasets, manifest.survey.records))
+        """The tables, the report, the synthetic files, and the centre shifts of a sample of clusters."""
+        shifts = (SHIFTS,) if are_published(manifest) else ()
+        return (*TABLES_AND_REPORT, *file_names(manifest.privacy.datasets, manifest.survey.records), *shifts)
 
     def remake(self, public: Path, manifest: Manifest) -> Remade | None:
         """Make the tables again from the synthetic files, which are checked in doing so."""
         rules = self.synthetic((), manifest.privacy.mechanism, manifest.model or ModelSpec())
+        rules = replace(rules, shifts=read_shifts(public, manifest))
         return Remade(remake_tables(public, manifest, rules), "synthetic files", manifest.privacy.datasets)
 
     def further(self, public: Path, manifest: Manifest) -> Further | None:
@@ -198,6 +209,11 @@ class PseudoPosterior(Mechanism):
 def _privacy(spec: Spec) -> PrivacySpec:
     assert spec.privacy is not None
     return spec.privacy
+
+
+def _notes(undone: Undone | None, shifts: CentreShifts | None) -> tuple[str, ...]:
+    """What readers are told of the correction, and of the centre shifts if there are any."""
+    return (_weighting_note(undone), *([CENTRE_NOTE] if shifts else []))
 
 
 def _weighting_note(undone: Undone | None) -> str:

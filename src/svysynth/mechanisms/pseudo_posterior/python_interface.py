@@ -7,7 +7,7 @@ budget is charged here; `pipeline.release` does that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from svysynth.mechanisms.findings import refuse
 from svysynth.mechanisms.pseudo_posterior.bias_correction import Undone, public_part, undo_weights
 from svysynth.mechanisms.pseudo_posterior.calibration import Calibration, calibrate_records, fit_unweighted
 from svysynth.mechanisms.pseudo_posterior.clusters import require_effects
+from svysynth.mechanisms.pseudo_posterior.published_shifts import centre_shifts
 from svysynth.mechanisms.suitability import judge_calibration, judge_weights, refuse_misfit, refuse_unsuitable
 from svysynth.models.arrays import Parameters
 from svysynth.models.base import Model
@@ -51,8 +52,8 @@ class Calibrated:
         )
 
     @cached_property
-    def _corrected_draws(self) -> tuple[Parameters, ...]:
-        return self.undo_weights().draws
+    def _undone(self) -> Undone:
+        return self.undo_weights()
 
     def __repr__(self) -> str:
         found = self.calibration
@@ -76,17 +77,22 @@ class Calibrated:
         draws: Sequence[Parameters] | None = None,
         *,
         correction: bool = True,
+        undone: Undone | None = None,
     ) -> Synthetic:
         """The m synthetic surveys of a release. Every call returns the same ones: more would cost more of the budget.
 
         `correction` is `privacy.correction` of the spec: without it the draws are the paper's. If `draws` are given,
-        they are used instead. `digits` is the number of significant digits to round to; None does not round.
+        they are used instead. `undone` is what `undo_weights` returned, if it was called already. `digits` is the
+        number of significant digits to round to; None does not round.
         """
         fit = self.calibration.fit
-        if draws is None:
-            draws = self._corrected_draws if correction else released_draws(fit, self.calibration.datasets)
+        if draws is None and correction:
+            undone = undone or self._undone
+            draws = undone.draws
+        elif draws is None:
+            draws = released_draws(fit, self.calibration.datasets)
         surveys = synthesize_draws(fit.model, fit.records, draws, self.survey, self.streams, digits)
-        return make_synthetic(surveys, fit.model)
+        return replace(make_synthetic(surveys, fit.model), shifts=centre_shifts(undone, self.survey))
 
 
 def calibrate(

@@ -18,6 +18,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.statistics import Quantile, parse_statistic
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, wide_tables
+from svysynth.mechanisms.synthetic_files import SHIFTS
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release
 from svysynth.publishing.report.page import render
@@ -42,6 +43,7 @@ FOLLOWS = "What the tables were made from, for programs"
 ATTACHMENTS = {
     "measurement.json": "What was measured with noise, and public facts; all other files were made from it",
     "draws.parquet": "The posterior draws for each cell, from which tables and synthetic files were made",
+    SHIFTS: "Shifts of the centre of the model in simulated surveys, which are a part of the standard errors",
 }
 """The purpose of further public files."""
 VARIANCES = {
@@ -95,6 +97,7 @@ def public_page(release: Release) -> str:
         imputed=synthetic.rules == "imputed",
         margins=spec.survey.calibration is not None,
         weight_public=spec.survey.weight_public,
+        shifts=release.file_name(SHIFTS) if SHIFTS in release.attachments else None,
         two_columns=shlex.quote(",".join(spec.survey.public[:2])),
         formula=spec.model.formula or " + ".join(spec.survey.public),
         exact=estimation.variance == "taylor",

@@ -11,6 +11,7 @@ import polars as pl
 from svysynth.core.spec.statistics import Quantile, Share, number, of_distribution, parse_statistic
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.mechanisms.base import Mechanism, mechanism_of
+from svysynth.mechanisms.synthetic_files import SHIFTS
 from svysynth.privacy.release import Release
 from svysynth.publishing.report.domain_code import domain_code
 from svysynth.publishing.report.page import r_name, render_code
@@ -53,6 +54,7 @@ def snippets(release: Release) -> Mapping[str, str]:
         "population": synthetic.rules == "population",
         "full": full_errors(release),
         "imputed": synthetic.rules == "imputed",
+        "shifts": SHIFTS if SHIFTS in release.attachments else None,
         # the columns whose totals are known, and whether weights add up to one known total at least
         "margins": [[guarded(name) for name in margin.by] for margin in calibration.margins] if calibration else [],
         "calibration": calibration and calibration.model_dump(),
