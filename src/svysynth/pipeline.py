@@ -21,7 +21,7 @@ from svysynth.core.spec.whole import Spec, load_spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import Made, find_public, mechanism_of, refuse_other_machines, undivided_setting
-from svysynth.mechanisms.findings import refuse, unknown_domains
+from svysynth.mechanisms.findings import WITH_REPLACEMENT_NOTE, first_stage_alone, refuse, unknown_domains
 from svysynth.mechanisms.suitability import Examined
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
@@ -50,14 +50,14 @@ def release(
     seed) is charged to no budget, and its files are stamped NOT FOR RELEASE. A survey that is too large for memory, or
     that an engine of several processes works on, is kept in a hidden folder beside the new one while the work lasts.
     """
-    spec, folder, streams, privacy = _ready(spec, folder, streams, engine)
+    spec, folder, streams, privacy, notes = _ready(spec, folder, streams, engine)
 
     def run(read: Read) -> Release:
         paid: list[Charge] = []
         with refusals_recorded(privacy, folder, paid) if streams.fresh else contextlib.nullcontext():
             progress("reading the survey")
             survey = read(mechanism_of(privacy).reads(spec))
-            found, verdict = _whole_way(spec, privacy, survey, folder, streams, paid, progress)
+            found, verdict = _whole_way(spec, privacy, survey, folder, streams, paid, progress, notes)
         judged(verdict)
         return found
 
@@ -72,6 +72,7 @@ def _whole_way(
     streams: Streams,
     paid: list[Charge],
     progress: Progress,
+    notes: tuple[str, ...],
 ) -> tuple[Release, ReleaseVerdict]:
     """From the survey to the two folders; what is refused before the charge costs nothing."""
     mechanism = mechanism_of(privacy)
@@ -95,7 +96,7 @@ def _whole_way(
         len(survey) if made.records is None else made.records,
         rounded(made.tables, TABLE_DIGITS),
         made.synthetic.surveys,
-        made.notes,
+        (*notes, *made.notes),
         made.attachments,
         domains=survey.domains,
     )
@@ -118,8 +119,8 @@ def _review(finished: Release, survey: Survey, made: Made, direct: pl.DataFrame,
 
 def _ready(
     spec: Spec | str | Path, folder: str | Path, streams: Streams | None, engine: Engine
-) -> tuple[Spec, Path, Streams, PrivacySpec]:
-    """What was asked for, in order; stops before the long work if it could not be made, written or paid for."""
+) -> tuple[Spec, Path, Streams, PrivacySpec, tuple[str, ...]]:
+    """What was asked for, in order, and notes for readers; stops early what could not be made, written or paid for."""
     spec = load_spec(spec) if isinstance(spec, str | Path) else spec
     require_type(spec, Spec, "the spec", "give its path, or what svysynth.load_spec makes of it")
     require_type(folder, str | Path, "the folder", "give the path of a new folder")
@@ -133,6 +134,8 @@ def _ready(
         raise SurveyError("spec", "privacy", "is not declared", "add [privacy] with mechanism, epsilon and datasets")
     refuse_existing(folder)
     refuse(find_public(spec))
+    notes = (WITH_REPLACEMENT_NOTE,) if first_stage_alone(spec.survey) else ()
+    spec = spec.first_stage.without_answers
     if streams.fresh:
         check_budget(privacy, mechanism_of(privacy).guarantee(spec.survey, privacy), folder)
-    return spec.without_answers, folder, streams, privacy
+    return spec, folder, streams, privacy, notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,12 +57,15 @@ def _show_design(survey: Survey, spec: Spec) -> None:
 def _findings(survey: Survey, spec: Spec) -> list[Finding]:
     """The reasons why a release of this survey would be wrong."""
     from svysynth.mechanisms.base import examine, find_public
+    from svysynth.mechanisms.findings import first_stage_alone
 
     if spec.privacy is None:
         return []
     stopping = [finding for finding in find_public(spec) if finding.stops]
+    stages, spec = first_stage_alone(spec.survey), spec.first_stage
+    survey = replace(survey, design=survey.design.first_stage)
     direct = tabulate_all(survey, spec.requested_tables, spec.estimation)
-    return stopping or list(examine(survey, spec, direct).findings)
+    return stopping or [*stages, *examine(survey, spec, direct).findings]
 
 
 def render_overview(overview: Overview, spec: Spec) -> Table:

@@ -58,7 +58,7 @@ def frontier(
 
     Example: `svysynth frontier doctorates.toml --out frontier --epsilon 5,10,20 --standin`
     """
-    spec = load_spec(spec_path)
+    spec = load_spec(spec_path).first_stage
     grid = _mechanisms(mechanism), positive_numbers(epsilon, "--epsilon", "5,10,20"), _whole_numbers(datasets)
     refuse_existing(out)
     if spec.privacy is None:

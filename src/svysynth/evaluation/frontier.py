@@ -75,7 +75,7 @@ def frontier(
 
 def refuse_unsupported(spec: Spec, mechanisms: Sequence[str]) -> None:
     """Stop if one of the mechanisms cannot take the design or the tables into account."""
-    refuse(whatever_the_mechanism(spec.survey))
+    refuse(whatever_the_mechanism(spec.survey.first_stage))
     for name in mechanisms:
         refuse(unsupported(spec, name, _listed(name, spec).promise))
 

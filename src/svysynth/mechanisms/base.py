@@ -30,6 +30,7 @@ from svysynth.estimation.combining import Synthetic
 from svysynth.mechanisms.findings import (
     AVERAGE,
     Finding,
+    first_stage_alone,
     no_calibration,
     no_clusters,
     no_other_answers,
@@ -242,10 +243,12 @@ def _load(home: str) -> Mechanism:
 
 def find_public(spec: Spec) -> list[Finding]:
     """What speaks against a release from the spec alone, before the data are read."""
+    stages, spec = first_stage_alone(spec.survey), spec.first_stage
     if spec.privacy is None:
         return []
     mechanism = mechanism_of(spec.privacy)
     return [
+        *stages,
         *whatever_the_mechanism(spec.survey),
         *([AVERAGE] if spec.estimation.lonely == "average" else []),
         *unsupported(spec, spec.privacy.mechanism, spec.privacy.guarantee),

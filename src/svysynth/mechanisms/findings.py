@@ -67,11 +67,28 @@ class Finding:
 
 STAGES = Finding(
     "survey.cluster",
-    "releases cannot take later stages of sampling into account",
+    "models cannot take later stages of sampling into account",
     "synthetic files have no units within their clusters, and the standard errors would be those of another design",
-    "name the columns of the first stage alone, and leave survey.fpc out: the standard errors are then slightly too "
-    "large; or make direct tables with `svysynth tables`",
+    "name the columns of the first stage alone, and leave survey.fpc out: the standard errors are then too large, "
+    "and by little if few first-stage units were sampled",
     stops=True,
+)
+"""For surveys that are given to a model in Python; a release takes the first stage alone by itself."""
+
+
+WITH_REPLACEMENT = Finding(
+    "survey.fpc",
+    "a release takes the first stage alone, and its units as drawn with replacement",
+    "its standard errors are too large: at most 1/√(1 − f) times as large, where f is the largest sampled fraction of "
+    "the first-stage units of a stratum",
+    "leave it so if f is small; where all units of a first-stage stratum were sampled, name them as survey.strata and "
+    "those of the second stage as survey.cluster",
+    stops=False,
+)
+WITH_REPLACEMENT_NOTE = (
+    "The sample was drawn in several stages with finite population corrections. Standard errors are those of "
+    "first-stage units (clusters) drawn with replacement. They cover all stages and are too large: at most 1/√(1 − f) "
+    "times as large, where f is the largest sampled fraction of the first-stage units of a stratum."
 )
 
 
@@ -111,6 +128,11 @@ def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     domains = private_domains(survey) if isinstance(survey, SurveySpec) else unknown_domains(survey)
     found = (design.later, STAGES), (design.fpc != design.released_fpc, FPC), (survey.replicates, REPLICATES)
     return [*(finding for declared, finding in found if declared), *unlike_an_amount(survey), *domains]
+
+
+def first_stage_alone(survey: SurveySpec) -> list[Finding]:
+    """The finding for several stages with corrections. Without corrections the later stages change nothing."""
+    return [WITH_REPLACEMENT] if survey.later and survey.fpc else []
 
 
 def unlike_an_amount(survey: SurveySpec | Survey) -> list[Finding]:

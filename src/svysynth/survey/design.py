@@ -40,6 +40,11 @@ class Design:
         """The column of the finite population correction that a release publishes, if there is one."""
         return self.fpc if self.fpc_public else None
 
+    @property
+    def first_stage(self) -> Design:
+        """The first stage alone, without corrections, if there are several stages."""
+        return replace(self, later=(), fpc=None, fpc_public=False) if self.later else self
+
 
 @outlined
 @dataclass(frozen=True, eq=False)

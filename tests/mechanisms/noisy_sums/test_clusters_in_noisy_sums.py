@@ -659,4 +659,8 @@ def test_centres_stay_within_what_a_record_adds_whatever_overflows(transform):
     for total in (3.0, 1e200):
         centre = centre_excess(means, size, scaling, transform, total, 1.0)
         assert np.abs(centre).max() <= LARGEST
-    assert np.abs(centre_outcome(np.array([[np.nan], [np.inf], [-1e300]]), 1e-4)).max() <= LARGEST
+        alone = replace(scaling, alone=True)
+        centre = centre_outcome(means[:, :1], size / 2.0, alone, transform, total, 1.0)
+        assert np.abs(centre).max() <= LARGEST
+    extreme = np.array([[np.nan], [np.inf], [-1e300]])
+    assert np.abs(centre_outcome(extreme, size / 2.0, alone, transform, 3.0, 1.0)).max() <= LARGEST

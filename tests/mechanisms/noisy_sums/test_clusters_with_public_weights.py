@@ -26,19 +26,26 @@ from svysynth.mechanisms.noisy_sums.figures_given_weights import figures_given_w
 from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
 from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
-from svysynth.mechanisms.noisy_sums.measuring.between_clusters import between_sensitivity, clamped_squares
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
+    between_sensitivity,
+    excess_step,
+    outcome_square,
+    widened,
+)
+from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.measurement import measure
 from svysynth.mechanisms.noisy_sums.measuring.planning import plan_measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import facts_of
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, outcome_numbers
+from svysynth.mechanisms.noisy_sums.measuring.scaling import Scale
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers
 from svysynth.mechanisms.noisy_sums.posterior.fitting import fit_measurement, tables_of
 from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
     chance_of_clusters,
-    measured_square,
     outcome_cluster_statistics,
     outcome_clusters_at,
 )
+from svysynth.mechanisms.noisy_sums.posterior.squares_given_weights import expected_square
 from svysynth.mechanisms.noisy_sums.published import (
     draws_parquet,
     measurement_json,
@@ -50,7 +57,20 @@ from svysynth.mechanisms.noisy_sums.published import (
 from svysynth.models.fbs import FBS
 from svysynth.publishing.verification import verify_release
 from svysynth.survey.on_disk import store_survey
-from test_clusters_in_noisy_sums import BOUNDS, DOMAIN, OF_TABLE, SPEC, STREAMS, TABLE, Fixed, NoNoise, people, written
+from test_clusters_in_noisy_sums import (
+    BOUNDS,
+    DOMAIN,
+    OF_TABLE,
+    SPEC,
+    STREAMS,
+    TABLE,
+    AsBefore,
+    Fixed,
+    NoNoise,
+    of_huber,
+    people,
+    written,
+)
 
 PUBLIC = SPEC.replace("population_total = 50000", "weight_public = true")
 
@@ -89,21 +109,36 @@ def test_no_outcome_moves_the_square_further_than_the_noise_covers(seed, most_re
     """A changed outcome moves the sum of one cluster by 2·LARGEST at most, a blanked one by LARGEST."""
     generator = np.random.default_rng(seed)
     size = generator.integers(1, most_records + 1, 3)
-    reach = generator.choice([0.0, 0.5, 1.0, 1.5]) * limit * size[:, None]
+    reach = generator.choice([0.0, 0.5, 1.0, 1.5, 20.0]) * limit * size[:, None]
     sums = np.rint(generator.choice([-1.0, 1.0], (3, 1)) * reach * generator.uniform(0.8, 1.2, (3, 1))).astype(int)
     sensitivity = between_sensitivity(limit, weights_public=True)
     for largest, most in ((2 * LARGEST, sensitivity), (LARGEST, sensitivity / 2)):
         moved = sums.copy()
         moved[0] += generator.choice([-1, 1]) * generator.choice([largest, generator.integers(0, largest + 1)])
-        assert np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum() <= most
+        assert np.abs(outcome_square(moved, size, limit) - outcome_square(sums, size, limit)).sum() <= most
 
 
-def test_the_bound_is_nearly_reached():
+@pytest.mark.parametrize("limit", [1, 3, 40])
+def test_of_all_small_clusters_no_outcome_moves_the_square_further(limit, monkeypatch):
+    """Every sum of a cluster, and every change of one record, with a small bound of a record."""
+    largest, sums = 4, np.arange(-120, 121)
+    monkeypatch.setattr("svysynth.mechanisms.noisy_sums.measuring.between_clusters.LARGEST", largest)
+    sensitivity = between_sensitivity(limit, weights_public=True)
+    for records in (1, 2, 7):
+        known = [int(outcome_square(np.array([[one]]), np.array([records]), limit)[0]) for one in sums]
+        for change in range(1, 2 * largest + 1):
+            moved = max(abs(one - other) for one, other in zip(known[change:], known, strict=False))
+            assert moved <= sensitivity / (2 if change <= largest else 1)
+
+
+def test_the_bound_is_reached():
+    """By a cluster beyond the limit, however far, where each step counts as much as at the limit."""
     size, limit = np.array([20]), 60_000
-    sums = np.full((1, 1), 60_000 * 20)
-    moved = sums - 2 * LARGEST
-    change = np.abs(clamped_squares(moved, size, limit) - clamped_squares(sums, size, limit)).sum()
-    assert change > 0.9 * between_sensitivity(limit, weights_public=True)
+    for off in (1, 50):
+        sums = np.full((1, 1), off * limit * 20)
+        change = outcome_square(sums + 2 * LARGEST, size, limit) - outcome_square(sums, size, limit)
+        assert 0.999 * between_sensitivity(limit, weights_public=True) < change.sum()
+        assert change.sum() <= between_sensitivity(limit, weights_public=True)
 
 
 def with_outcomes(frame, rows, generator):
@@ -137,6 +172,29 @@ def test_all_that_is_measured_together_loses_no_more_than_epsilon(weights, whole
     assert max(losses) > 0.4 * epsilon
 
 
+@pytest.mark.parametrize("spread", [0.5, 200.0, 20_000.0])
+@pytest.mark.parametrize("apart", [0.0, 8.0])
+def test_scales_and_weights_that_are_far_too_wide_cost_no_more_than_epsilon(spread, apart):
+    """Centres are made of both, and of noisy sums. Given the same earlier results, only the record itself counts."""
+    generator = np.random.default_rng(3)
+    frame = people(20, least=2, most=40)
+    frame = frame.with_columns(wt=pl.Series(np.exp(apart * generator.standard_normal(frame.height))))
+    wide = BoundsSpec(outcome=(1e-50, 1e50), weight=(1.0, 1000.0))
+
+    def seen(frame, noise):
+        survey = survey_of(frame)
+        facts = facts_of(survey)
+        plan = plan_measurement(facts, [TABLE], 60.0, scales="standin")
+        measure(survey, facts, plan, wide, "log", noise, scales=(Scale(-40 * spread, spread), Scale(-0.1, 0.5)))
+        return noise
+
+    before = seen(frame, AsBefore()).seen
+    for row in generator.choice(frame.height, 10):
+        one, other = (seen(with_outcomes(frame, np.array([row]), generator), AsBefore(before)) for _ in range(2))
+        for mine, its, use in zip(one.seen, other.seen, one.uses, strict=True):
+            assert np.abs(mine - its).sum() <= use.sensitivity, use.name
+
+
 def test_nothing_but_the_outcome_is_measured_between_clusters(tmp_path, monkeypatch):
     """One sum, by Python's integers, cluster by cluster; the same whatever the parts and the disk."""
     frame = people()
@@ -146,16 +204,16 @@ def test_nothing_but_the_outcome_is_measured_between_clusters(tmp_path, monkeypa
     between = found.between
     total = frame["wt"].sum()
     answers = Answers(survey.outcome_values, survey.weights, BOUNDS, "log", len(frame) / total, True)
-    t, _ = answers(slice(0, len(frame)))
-    off = (
-        outcome_numbers(t, found.scaling).astype(int)
-        - between.centre[np.asarray(survey.present_cells(survey.public)[1]), 0]
-    )
+    t, v = answers(slice(0, len(frame)))
+    whole = weighted_numbers(t, v, widened(found.scaling), "log", both=False)[0].astype(int)
+    u = frame["wt"].to_numpy() * len(frame) / total
+    centre = between.centre[np.asarray(survey.present_cells(survey.public)[1]), 0]
+    off = whole - np.rint(u * centre).astype(int)
     names, expected = (frame["region"] + frame["village"]).to_list(), 0
     for name in sorted(set(names)):
         own = [value for value, one in zip(off.tolist(), names, strict=True) if one == name]
         most = between.limit * len(own)
-        expected += max(-most, min(most, sum(own))) ** 2 // len(own)
+        expected += of_huber(sum(own), most) // len(own)
     assert between.squares.tolist() == [expected]
     use = next(use for use in noise.uses if use.name == "squares between clusters")
     assert use.sensitivity == between_sensitivity(between.limit, weights_public=True) == 4 * between.limit * LARGEST + 2
@@ -189,47 +247,83 @@ def test_the_numbers_of_clusters_do_not_depend_on_the_file(weights):
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_what_was_measured_has_its_expectation(weights):
+@pytest.mark.parametrize("transform", ["log", "identity"])
+def test_what_was_measured_has_its_expectation(weights, transform):
     """Records are drawn from the model, and the sums of squares between clusters are computed from them."""
     survey = survey_of(WEIGHTS[weights](people()))
-    measurement, facts = measured(survey)
-    # nothing is clamped, and centres are the means of cells
-    between = replace(measurement.between, limit=10**9, centre=np.zeros_like(measurement.between.centre))
+    bounds = BOUNDS if transform == "log" else BoundsSpec(outcome=(-1e6, 1e6), weight=(1.0, 1000.0))
+    measurement, facts = measured(survey, transform=transform, bounds=bounds)
+    # there is no limit, and centres are not those of the model
+    between = replace(measurement.between, limit=10**9)
     measurement = replace(measurement, between=between)
-    members = np.eye(len(facts.codes))
-    statistics = outcome_cluster_statistics(measurement, facts, members)
+    statistics = outcome_cluster_statistics(measurement, facts, np.eye(len(facts.codes)))
     known, listed = KnownWeights.of(facts.weights, facts, measurement.step), facts.weights
     cell, cluster = (np.repeat(one[listed.group], listed.count) for one in (facts.cell, facts.cluster))
     score, weight = np.repeat(known.score, listed.count), np.repeat(listed.value, listed.count)
+    u = weight * len(weight) / weight.sum()
     off = score - np.bincount(cell, score)[cell] / np.bincount(cell)[cell]
     size, generator = np.bincount(cluster), np.random.default_rng(4)
-    t, sigma, slope = 0.3, 0.8, 0.4
-    squares, along, chance = [], [], []
-    for _ in range(4000):
-        drawn = np.sqrt(t) * generator.standard_normal(len(size))[cluster] + sigma * generator.standard_normal(
-            len(cell)
-        )
-        drawn += slope * off
-        centred = drawn - np.bincount(cell, drawn)[cell] / np.bincount(cell)[cell]
-        squares.append((np.bincount(cluster, centred) ** 2 / size).sum())
-        along.append(centred @ off)
-        chance.append(np.bincount(cell, weight * (drawn - slope * off)) / np.bincount(cell, weight))
-        chance[-1] -= np.bincount(cell, drawn) / np.bincount(cell)
+    t, sigma, slope, width = 0.3, 0.8, 0.4, 0.5
+    centre = between.centre[:, 0] * excess_step(measurement.scaling, transform)
+    squares, expected, along, chance = [], [], [], []
+    for number in range(2000):
+        effect, own = np.sqrt(t) * generator.standard_normal(len(size)), sigma * generator.standard_normal(len(cell))
+        drawn = effect[cluster] + own
+        drawn -= np.bincount(cell, drawn)[cell] / np.bincount(cell)[cell]
+        along.append(drawn @ off + slope * known.scatter)
+        chance.append(np.bincount(cell, weight * drawn) / np.bincount(cell, weight))
+        y = drawn + slope * off
+        if transform == "log":
+            y = np.expm1(width * y - width**2 * (t + sigma**2) / 2)
+        squares.append((np.bincount(cluster, u * (y - centre[cell])) ** 2 / size).sum())
+        if number < 200:
+            excess = np.bincount(cell, u * y) / np.bincount(cell, u)
+            line = along[-1] / known.scatter if known.scatter else 0.0
+            values = (jnp.array(one) for one in (1.0, t, sigma**2, line, excess, width))
+            expected.append(float(expected_square(*values, statistics.squares, transform)))
+    assert np.mean(expected) == pytest.approx(np.mean(squares), rel=0.05)
     clusters = outcome_clusters_at(jnp.zeros(2), jnp.array(t), jnp.array(sigma), statistics)
-    nothing = jnp.zeros(len(facts.codes))
-    mean = np.mean(
-        [
-            float(measured_square(clusters, jnp.array(slope), jnp.array(one), jnp.array(sigma), nothing, statistics))
-            for one in along[:400]
-        ]
-    )
-    assert mean == pytest.approx(np.mean(squares), rel=0.03)
-    of_line = t * statistics.line + sigma**2 * known.scatter
-    assert np.var(along) == pytest.approx(float(of_line), rel=0.1, abs=1e-12)
+    of_line = float(clusters.line) + sigma**2 * known.scatter
+    assert np.var(along) == pytest.approx(of_line, rel=0.1, abs=1e-12)
     # without a logarithm, the variance by chance is that of records and what clusters add to it
     squared = np.bincount(cell, weight**2) / np.bincount(cell, weight) ** 2 - 1 / np.bincount(cell)
-    expected = (sigma**2 + t) * squared + np.asarray(chance_of_clusters(jnp.array(t), None, statistics))
-    np.testing.assert_allclose(np.var(chance, axis=0), expected, rtol=0.15, atol=1e-12)
+    of_chance = (sigma**2 + t) * squared + np.asarray(chance_of_clusters(jnp.array(t), None, statistics))
+    np.testing.assert_allclose(np.var(chance, axis=0), of_chance, rtol=0.15, atol=1e-12)
+
+
+def test_the_numbers_of_clusters_and_weights_are_those_of_dense_matrices():
+    """The quadratic forms of the module's first page, from one row for each record."""
+    measurement, facts = measured(survey_of(people(24, least=2, most=6)))
+    statistics = outcome_cluster_statistics(measurement, facts, np.eye(len(facts.codes)))
+    known, listed = KnownWeights.of(facts.weights, facts, measurement.step), facts.weights
+    cell, cluster = (
+        np.eye(one.max() + 1)[np.repeat(one[listed.group], listed.count)] for one in (facts.cell, facts.cluster)
+    )
+    weight, score = np.repeat(listed.value, listed.count), np.repeat(known.score, listed.count)
+    u = weight * len(weight) / weight.sum()
+    n, big_u = cluster.T @ cell, cluster.T @ (u[:, None] * cell)
+    middle = (cell.T @ (u * score)) / (cell.T @ u)
+    tilt = cluster.T @ ((u * (score - cell @ middle))[:, None] * cell)
+    per, size = np.diag(1 / n.sum(axis=1)), n.sum(axis=0)
+    line = cluster.T @ (score - cell @ (cell.T @ score / size))
+    slope, alike = 0.3, np.zeros((len(size), len(size)))
+    bent = big_u + slope * tilt
+    for j in range(len(n)):  # what an effect of cluster k adds to the sum of cluster j, cell by cell
+        moved = np.array([(k == j) * bent[j] - bent[j] * n[k] / size for k in range(len(n))])
+        alike += moved.T @ moved / n[j].sum()
+    sizes = ClusterSizes.of(facts)
+    left = 1 - (line**2).sum() / known.scatter / sizes.of_clusters
+    found = [
+        sum(slope**power * np.asarray(one) for power, one in enumerate(parts)) for parts in statistics.squares[6:8]
+    ]
+    np.testing.assert_allclose(found[0], left * alike, atol=1e-9)
+    squared = cluster.T @ (((u * (1 + slope * (score - cell @ middle))) ** 2)[:, None] * cell)
+    left = 1 - (line**2 / n.sum(axis=1)).sum() / known.scatter / sizes.of_records
+    np.testing.assert_allclose(found[1], left * np.diag(per).dot(squared - bent**2 / size))
+    forms = big_u.T @ per @ big_u, big_u.T @ per @ tilt, tilt.T @ per @ tilt
+    for found, form in zip(statistics.squares[-3:], forms, strict=True):
+        np.testing.assert_allclose(found, form, atol=1e-9)
+    np.testing.assert_allclose(statistics.squares.share, big_u.sum(axis=0))
 
 
 # --- tables and files of given draws ---

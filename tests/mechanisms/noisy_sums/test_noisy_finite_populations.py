@@ -130,7 +130,6 @@ def test_users_get_the_same_standard_errors(released, tmp_path):
             '[estimation]\nlonely = "average"\n[[tables]]',
             "releases cannot give a stratum of one unit the average",
         ),
-        ('strata = "area"', 'cluster = ["area", "region"]', "later stages of sampling"),
     ],
 )
 def test_what_a_release_cannot_do_is_refused_before_the_charge(tmp_path, old, new, problem):

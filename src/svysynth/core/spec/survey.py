@@ -105,6 +105,17 @@ class SurveySpec(Section):
         return self.fpc if self.fpc_public else None
 
     @property
+    def first_stage(self) -> SurveySpec:
+        """The spec with the first stage alone, if there are several: its units are taken as drawn with replacement.
+
+        Corrections are left out too. With that of the first stage alone, variances would be too small: a part of the
+        variance of the later stages would be missing.
+        """
+        if not self.later:
+            return self
+        return self.model_copy(update={"later": (), "fpc": None, "fpc_public": False})
+
+    @property
     def fpcs(self) -> tuple[str, ...]:
         """The columns of the finite population corrections, by stage."""
         return tuple(column for column in (self.fpc, *(stage.fpc for stage in self.later)) if column)

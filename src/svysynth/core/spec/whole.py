@@ -127,6 +127,11 @@ class Spec(Section):
         return self
 
     @property
+    def first_stage(self) -> Spec:
+        """The spec with the first stage of sampling alone, as a release takes it."""
+        return self.model_copy(update={"survey": self.survey.first_stage})
+
+    @property
     def without_answers(self) -> Spec:
         """The spec without its further variables, which a release neither reads nor mentions."""
         survey = self.survey

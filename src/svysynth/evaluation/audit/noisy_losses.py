@@ -15,8 +15,9 @@ from svysynth.core.grouping import Integers
 from svysynth.evaluation.audit.pairs import BOUNDS, POPULATION, Losses, Pair, Relation, Sample, log_ratio
 from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
     between_sensitivity,
-    clamped_squares,
+    outcome_square,
     squares_between,
+    widened,
 )
 from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, bands_of, squares_sensitivity
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Use as Measured
@@ -103,31 +104,30 @@ def public_weights_losses(pairs: Sequence[Pair], epsilon: float) -> dict[Relatio
 
 
 def _between(one: list[Integers], other: list[Integers], size: int) -> tuple[list[Integers], list[Integers]]:
-    """Two results with the squares between clusters at the end, from the sums in the cluster, which is at the limit."""
-    sums = np.array([one[1], other[1]])
-    sums += LIMIT * size - sums.max()
-    squares = (clamped_squares(own[np.newaxis], np.array([size]), LIMIT) for own in sums)
-    first, second = ([*own, square] for own, square in zip((one, other), squares, strict=True))
+    """Two results with the square between clusters in place of the sum in the cluster, which is beyond the limit."""
+    sums = np.array([one[-1], other[-1]])
+    sums += LIMIT * size - sums.min()
+    squares = (outcome_square(own[np.newaxis], np.array([size]), LIMIT) for own in sums)
+    first, second = ([*own[:-1], square] for own, square in zip((one, other), squares, strict=True))
     return first, second
 
 
 def _sums_given_weights(sample: Sample, place: int, blanked: bool = False) -> list[Integers]:
-    """What is measured of a cluster with public weights but the squares, with one record blanked out or not."""
+    """What is measured of a cluster with public weights, one record blanked out or not, and its sum of Y at the end."""
     step, size = PUBLIC_SCALING.reach / LARGEST, len(sample.t)
     answers = Answers(sample.t, sample.w, BOUNDS, "identity", size / sample.w.sum(), True)
     t, v = answers(slice(0, size))
     count = bands_of(BOUNDS, "identity", size, POPULATION)[0].count(np.delete(t, place) if blanked else t)
     spread = max(float(v.std()), 1e-3)
     score = Scores(np.array([v.mean()]), spread, step)(v, np.zeros(size, np.int64))
-    whole, weighted = (
-        outcome_numbers(t, PUBLIC_SCALING),
-        weighted_numbers(t, v, PUBLIC_SCALING, "identity", both=False)[0],
-    )
+    whole = outcome_numbers(t, PUBLIC_SCALING)
+    scalings = PUBLIC_SCALING, widened(PUBLIC_SCALING)
+    weighted = np.stack([weighted_numbers(t, v, scaling, "identity", both=False)[0] for scaling in scalings])
     squares = whole**2
     if blanked:
-        whole[place], weighted[place], squares[place] = 0, 0, LARGEST**2 // 2
-    products = np.array([squares.sum(), whole @ score])
-    return [count, np.array([whole.sum()], np.int64), products, np.array([weighted.sum()])]
+        whole[place], weighted[:, place], squares[place] = 0, 0, LARGEST**2 // 2
+    products, (first, second) = np.array([squares.sum(), whole @ score]), weighted.sum(axis=1).astype(np.int64)
+    return [count, np.array([whole.sum()], np.int64), products, np.array([first]), np.array([second])]
 
 
 def _uses(parts: Sequence[Fraction]) -> list[Measured]:

@@ -15,11 +15,13 @@ The slope of φ is at most 2·D·n_j. So φ(R) changes by 2·D·n_j·|r| at most
 together, and by one more for each that is rounded. The sensitivity is set to 6·D·LARGEST + 6, so that half of it covers
 answers that are blanked out. n_j cancels out, so a large cluster needs no more noise than a small one.
 
-If weights are public, T alone is measured, and the one sum is Σ_j R²/n_j. If one outcome is replaced by another, R of
-one cluster changes by r with |r| ≤ 2·LARGEST, because each T is at most LARGEST. So R² changes by at most
-2·D·n_j·|r|, and the sum by 4·D·LARGEST, and by one more because it is rounded. The sensitivity is set to
-4·D·LARGEST + 2, of which half covers an outcome that is blanked out (|r| ≤ LARGEST). What the weights tell about the
-outcome's means in clusters is public, and is allowed for after the measurement (`posterior/outcome_clusters.py`).
+If weights are public, the one sum is Σ_j φ(R)/n_j, each term rounded down. R is the sum of Y − C over the records of
+the cluster, with C = u·e rounded, where u is the public weight relative to the mean weight and e the public centre of
+the cell. If one outcome is replaced by another, R of one cluster changes by r with |r| ≤ 2·LARGEST, because |Y| ≤
+LARGEST and C stays the same. So φ(R) changes by at most 2·D·n_j·|r|, and the sum by 4·D·LARGEST, and by one more
+because it is rounded. The sensitivity is set to 4·D·LARGEST + 2, of which half covers an outcome that is blanked out
+(|r| ≤ LARGEST). What the weights tell about the outcome's means in clusters is public, and is allowed for after the
+measurement (`posterior/squares_given_weights.py`).
 
 Which records share a cluster is public, as cells are. Sums for each cluster would need noise in each of them. For 60
 clusters of 20 records and ε = 5 (blanked out) with 17.5% of ε, the error of the variance between clusters, as a share
@@ -30,7 +32,7 @@ It is 0.05 and 0.11 if that variance is 0.2. Without noise it is 0.02 and 0.04 (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,14 +44,16 @@ from svysynth.core.transforms import Transform
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.scaling import Scaling, largest_excess
-from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, outcome_numbers, weighted_numbers
+from svysynth.mechanisms.noisy_sums.measuring.whole_numbers import LARGEST, Answers, weighted_numbers
 from svysynth.survey.design import DesignIndex
 
 WIDE, USUAL_FAR = 2.0, 0.15
 """D is this many standard deviations of a cluster's mean if USUAL_FAR of a record's variance is between clusters."""
-PUBLIC_FAR = 0.6
-"""The same if weights are public. There is less noise then: T has a smaller error with this limit than with a tighter
-one, and where most of the variance is between clusters, T can still be told from what clamping cuts off."""
+PUBLIC_WIDE, PUBLIC_FAR = 3.0, 0.6
+"""The same if weights are public. There is less noise then, so that the limit can be wider: few clusters that are far
+from all others then count nearly as they should, and T can be told where most of the variance is between clusters."""
+WIDER = 0.5
+"""If weights are public, a record may add this many scales more than to weighted sums."""
 DEVIATION = 0.1
 """The usual deviation of a cell's mean from main effects, in scales."""
 LARGEST_VARIANCE = 4.0
@@ -64,30 +68,45 @@ class Between:
     """The noisy sums of squares between clusters."""
 
     centre: Integers
-    """The public centre of Y and U in each cell in whole numbers: cell × 2, or that of T: cell × 1."""
+    """The public centre of Y and U in each cell in whole numbers: cell × 2. If weights are public, that of Y if the
+    weight is the mean weight: cell × 1."""
     limit: int
     """D."""
     squares: Integers
-    """Σφ(R)/n_j, Σ(φ(R + Q) − φ(R − Q))/4n_j, Σφ(Q)/n_j; if weights are public, ΣR²/n_j alone."""
+    """Σφ(R)/n_j, Σ(φ(R + Q) − φ(R − Q))/4n_j, Σφ(Q)/n_j; if weights are public, Σφ(R)/n_j alone."""
     scale: float
     """The scale of the noise."""
 
 
 def limit_of(sizes: ClusterSizes, weights_public: bool = False) -> float:
-    """D in standard deviations of a record, or in scales if weights are public."""
-    return WIDE * math.sqrt((PUBLIC_FAR if weights_public else USUAL_FAR) + len(sizes.own) / sizes.own.sum())
+    """D in standard deviations of what a record adds."""
+    wide, far = (PUBLIC_WIDE, PUBLIC_FAR) if weights_public else (WIDE, USUAL_FAR)
+    return wide * math.sqrt(far + len(sizes.own) / sizes.own.sum())
 
 
 def excess_spread(scaling: Scaling, transform: Transform) -> float:
-    """The standard deviation of Y of a record or, if larger, of U, for normal answers that are not correlated."""
+    """The standard deviation of Y of a record for normal answers that are not correlated.
+
+    If weights are confidential, it is that of U, if this is larger.
+    """
     first, second = np.minimum(np.square(scaling.widths), LARGEST_VARIANCE)
     of_outcome = math.exp(second) * (math.expm1(first) if transform == "log" else 1.0)
-    return math.sqrt(max(of_outcome, math.expm1(second)))
+    return math.sqrt(of_outcome if scaling.alone else max(of_outcome, math.expm1(second)))
 
 
 def excess_step(scaling: Scaling, transform: Transform) -> float:
-    """The size of one step of the whole numbers Y and U, in weights relative to the mean weight."""
-    return largest_excess(scaling, transform, both=True) / LARGEST
+    """The size of one step of the whole numbers Y and U, or of Y alone, in weights relative to the mean weight."""
+    return most_excess(scaling, transform) / LARGEST
+
+
+def most_excess(scaling: Scaling, transform: Transform) -> float:
+    """The bound of |Y| + |U| of a record, or of |Y| alone."""
+    return largest_excess(widened(scaling), transform, both=not scaling.alone)
+
+
+def widened(scaling: Scaling) -> Scaling:
+    """The scaling that bounds what a record adds to sums of clusters."""
+    return replace(scaling, reach=scaling.reach + WIDER) if scaling.alone else scaling
 
 
 def between_sensitivity(limit: int, weights_public: bool = False) -> int:
@@ -105,9 +124,18 @@ def centre_cells(facts: PublicFacts, sums: Integers, noise: float, step: float) 
     return np.asarray(x @ beta + shrunk)
 
 
-def centre_outcome(means: Floats, step: float) -> Integers:
-    """The centre of T in cells, in whole numbers, for these means of t in scales."""
-    return _bounded(means / step)
+def centre_outcome(
+    means: Floats, share: Floats, scaling: Scaling, transform: Transform, total: float, noise: float
+) -> Integers:
+    """The centres of Y of a record of mean weight in cells, in whole numbers, if weights are public.
+
+    `share` is the sum of public weights in each cell relative to the mean weight. The rest is as in `centre_excess`.
+    """
+    level = np.clip(means[:, 0], -scaling.reach, scaling.reach)
+    with np.errstate(over="ignore", invalid="ignore"):
+        excess = np.expm1(scaling.widths[0] * level) if transform == "log" else level
+        excess = excess + (total - share @ excess) / share.sum() * _told_by(noise / share.sum())
+        return _bounded(excess[:, np.newaxis] / excess_step(scaling, transform))
 
 
 def centre_excess(
@@ -125,9 +153,13 @@ def centre_excess(
     outcome = level[:, 0] + widths[0] ** 2 / 2 - scaling.log_mean
     with np.errstate(over="ignore", invalid="ignore"):  # of scales that are far too wide
         excess = weight * (np.expm1(outcome) if log else means[:, 0])
-        missed = (total - size @ excess) / size.sum()
-        excess += missed * UNKNOWN**2 / (UNKNOWN**2 + 2 * (noise / size.sum()) ** 2)
+        excess += (total - size @ excess) / size.sum() * _told_by(noise / size.sum())
         return _bounded(np.stack([excess, weight - 1], axis=1) / excess_step(scaling, transform))
+
+
+def _told_by(noise: float) -> float:
+    """How much of what normal answers miss a noisy mean tells, between 0 and 1; `noise` is the scale of its noise."""
+    return UNKNOWN**2 / (UNKNOWN**2 + 2 * noise**2)
 
 
 def _bounded(centre: Floats) -> Integers:
@@ -143,7 +175,7 @@ def sum_squares(
         raise ValueError("the design has no clusters")
     once = _ByCluster(answers, scaling, cell, index.psu, int(index.psus.sum()), centre)
     sums, size = sum_blocks(engine, once, len(index.stratum))
-    return clamped_squares(sums, size, limit) if scaling.alone else squares_between(sums, size, limit)
+    return outcome_square(sums, size, limit) if scaling.alone else squares_between(sums, size, limit)
 
 
 def squares_between(sums: Integers, size: Integers, limit: int) -> Integers:
@@ -160,17 +192,16 @@ def huber(values: Integers, most: Integers) -> Integers:
     return np.asarray(kept * (2 * values - kept))
 
 
-def clamped_squares(sums: Integers, size: Integers, limit: int) -> Integers:
+def outcome_square(sums: Integers, size: Integers, limit: int) -> Integers:
     """The one sum if weights are public, from the sum in each cluster and its number of records."""
     number = size.astype(object)  # squares may exceed 64 bits
-    clamped = np.clip(sums[:, 0].astype(object), -limit * number, limit * number)
-    return np.array([int((clamped**2 // number).sum())], np.int64)
+    return np.array([int((huber(sums[:, 0].astype(object), limit * number) // number).sum())], np.int64)
 
 
 @outlined
 @dataclass(frozen=True)
 class _ByCluster:
-    """For a block: the sums of Y and U, or of T, less their centres in each cluster, and the number of its records."""
+    """For a block: the sums of Y and U, or of Y, less their centres in each cluster, and the number of its records."""
 
     answers: Answers
     scaling: Scaling
@@ -180,11 +211,9 @@ class _ByCluster:
     centre: Integers
 
     def __call__(self, piece: slice) -> tuple[Integers, Integers]:
-        answers = self.answers(piece)
-        if self.scaling.alone:
-            whole = outcome_numbers(answers[0], self.scaling)[np.newaxis]
-        else:
-            whole = weighted_numbers(*answers, self.scaling, self.answers.transform, both=True)
-        psu, off = self.psu[piece], whole - self.centre[self.cell[piece]].T
+        t, v = self.answers(piece)
+        whole = weighted_numbers(t, v, widened(self.scaling), self.answers.transform, both=not self.scaling.alone)
+        psu, centre = self.psu[piece], self.centre[self.cell[piece]].T
+        off = whole - (_bounded(np.exp(v) * centre) if self.scaling.alone else centre)
         sums = [whole_sums(psu, self.clusters, values, 2 * LARGEST) for values in off]
         return np.stack(sums, axis=1), np.bincount(psu, minlength=self.clusters).astype(np.int64)

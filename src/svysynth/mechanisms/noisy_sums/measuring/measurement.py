@@ -275,15 +275,15 @@ def measure(
     by_weight = _measure_level("weighted sums", weighted, where, part, facts.rows(where), noise)
     between, clusters = None, ClusterSizes.of(facts)
     if clusters is not None:
-        step = reach / LARGEST
-        means = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, step)
-        if plan.weights_public:
-            centre, limit = centre_outcome(means, step), round(limit_of(clusters, True) / step)
+        means = centre_cells(facts, levels[0].sums[levels[0].place], levels[0].scale, reach / LARGEST)
+        unit, of_row = largest_excess(scaling, transform, plan.weighted.both) / LARGEST, by_weight.sums[:, 0]
+        measured = float(of_row.sum()) * unit, math.sqrt(len(of_row)) * by_weight.scale * unit
+        if public is not None:
+            centre = centre_outcome(means, public.share_of_cells(facts), scaling, transform, *measured)
         else:
-            unit, of_row = largest_excess(scaling, transform, plan.weighted.both) / LARGEST, by_weight.sums[:, 0]
-            measured = float(of_row.sum()) * unit, math.sqrt(len(of_row)) * by_weight.scale * unit
             centre = centre_excess(means, facts.size, scaling, transform, *measured)
-            limit = round(limit_of(clusters) * excess_spread(scaling, transform) / excess_step(scaling, transform))
+        spread = excess_spread(scaling, transform) / excess_step(scaling, transform)
+        limit = round(limit_of(clusters, plan.weights_public) * spread)
         exact = sum_squares(answers, scaling, cell, survey.index, centre, limit, survey.engine)
         use = Use("squares between clusters", between_sensitivity(limit, plan.weights_public), plan.clusters)
         between = Between(centre, limit, noise(exact, use), use.scale)

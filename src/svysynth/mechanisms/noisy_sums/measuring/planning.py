@@ -30,7 +30,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.estimation import TableSpec
 from svysynth.core.spec.privacy import BoundsSpec, Scales
 from svysynth.core.transforms import Transform
-from svysynth.mechanisms.noisy_sums.measuring.between_clusters import excess_spread, limit_of
+from svysynth.mechanisms.noisy_sums.measuring.between_clusters import excess_spread, limit_of, most_excess
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import USUAL, ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.measurement import HISTOGRAM_SENSITIVITY, Plan, Weighted
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
@@ -98,11 +98,11 @@ def plan_clusters(facts: PublicFacts, epsilon: float) -> Fraction:
     if sizes is None:
         return Fraction()
     by_sampling = math.sqrt(2 / sizes.freedom) * (USUAL * sizes.of_clusters + sizes.of_records)
-    if facts.weights is not None:
-        largest, terms = limit_of(sizes, True) * reach_of(len(facts), epsilon, True), 4
-    else:
-        usual = Scaling(Scale(0.0, HALF), Scale(0.0, HALF), reach_of(len(facts), epsilon))
-        largest, terms = limit_of(sizes) * largest_excess(usual, "log", both=True) / excess_spread(usual, "log"), 6
+    public, half = facts.weights, Scale(0.0, HALF)
+    reach = reach_of(len(facts), epsilon, public is not None)
+    usual = Scaling(half, half if public is None else public.scale, reach, public is not None)
+    largest = limit_of(sizes, usual.alone) * most_excess(usual, "log")
+    largest, terms = largest / excess_spread(usual, "log"), 4 if usual.alone else 6
     share = math.sqrt(2) * terms * largest / (epsilon * by_sampling)
     least, most = CLUSTERS_SHARE
     return Fraction(epsilon) * Fraction(round(min(max(share, least), most) * STEPS), STEPS)

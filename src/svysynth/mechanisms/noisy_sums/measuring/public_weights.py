@@ -70,6 +70,11 @@ class PublicWeights:
         middle = np.average(v, weights=self.count)
         return Scale(float(middle), float(np.sqrt(np.average((v - middle) ** 2, weights=self.count))))
 
+    def share_of_cells(self, facts: Grouped) -> Floats:
+        """Σu of each cell, where u is the weight relative to the mean weight."""
+        of_cells = group_sums(facts.cell[self.group], len(facts.size), self.value * self.count)
+        return np.asarray(of_cells * (self.count.sum() / self.total))
+
     @cached_property
     def _ends(self) -> Integers:
         return np.cumsum(self.count)

@@ -29,8 +29,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax.scipy.special import ndtr
-from jax.scipy.stats import norm
 
 from svysynth.core.safe_repr import outlined
 from svysynth.core.transforms import Transform
@@ -39,13 +37,12 @@ from svysynth.mechanisms.noisy_sums.measuring.between_clusters import excess_ste
 from svysynth.mechanisms.noisy_sums.measuring.cluster_sizes import ClusterSizes
 from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
+from svysynth.mechanisms.noisy_sums.posterior.squares_given_weights import huber_of_normal
 from svysynth.models.arrays import Array
 
 USUAL_SPREAD, SPREADS_APART = 0.25, 1.0
 """A usual standard deviation of cluster effects, in scales, and the prior standard deviation of its logarithm."""
 CORRELATED = 0.5
-LEAST = 1e-12
-"""The least sum of squares of which a root is taken."""
 START = 0.02, 0.8
 """The range of the variances between clusters from which Newton's steps start."""
 PARAMETERS = 6
@@ -173,7 +170,7 @@ def measured_squares(
     moved = off.T @ statistics.by_size @ off
     one, both, other = squares + jnp.stack([moved[0, 0], moved[0, 1], moved[1, 1]])
     sums = jnp.stack([one, other, one + 2 * both + other, one - 2 * both + other])
-    first, second, together, apart = _kept(sums, statistics)
+    first, second, together, apart = huber_of_normal(sums, statistics.limit, statistics.records)
     return jnp.stack([first, (together - apart) / 4, second])
 
 
@@ -214,9 +211,3 @@ def _linear(parts: tuple[Array, Array, Array], shares: Array, moments: tuple[Arr
     )
     across = of_weight * constant @ shares @ weight + of_both * multiple @ shares @ weight
     return jnp.stack([outcome, across, of_weight * weight @ shares @ weight])
-
-
-def _kept(sums: Array, statistics: ClusterStatistics) -> Array:
-    """Sums of squares with Huber's function in place of the square, if clusters' means are normal."""
-    reach = statistics.limit / jnp.sqrt(jnp.maximum(sums, LEAST) / statistics.records)
-    return sums * (2 * ndtr(reach) - 1 + 2 * reach * norm.pdf(reach) - 2 * reach**2 * ndtr(-reach))

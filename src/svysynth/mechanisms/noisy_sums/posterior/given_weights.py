@@ -48,12 +48,12 @@ from svysynth.mechanisms.noisy_sums.posterior.outcome_clusters import (
     OutcomeClusterStatistics,
     chance_of_clusters,
     chance_of_records,
-    measured_square,
     outcome_cluster_statistics,
     outcome_clusters_at,
     shares,
 )
 from svysynth.mechanisms.noisy_sums.posterior.scaled_measurement import members_of
+from svysynth.mechanisms.noisy_sums.posterior.squares_given_weights import expected_square
 from svysynth.models.arrays import Array, Parameters
 from svysynth.models.base import Sampling
 
@@ -179,8 +179,6 @@ class _Latent(NamedTuple):
     """The log density of the sums, with the Jacobian of their map."""
     sigma: Array
     """σ."""
-    slope: Array
-    """b."""
     clusters: OutcomeClusters | None
 
 
@@ -251,10 +249,10 @@ class GivenWeights(NoisyDensity):
             rest, of_line = rest + clusters.square, of_line + clusters.line
             density += clusters.log_density
         if not self.scores:
-            return _Latent(center + off, jnp.stack([rest]), density, sigma, slope, clusters)
+            return _Latent(center + off, jnp.stack([rest]), density, sigma, clusters)
         along = slope * statistics.score_scatter + jnp.sqrt(of_line) * point.scatter[1]
         scatter = jnp.stack([rest + along**2 / statistics.score_scatter, along])
-        return _Latent(center + off, scatter, density, sigma, slope, clusters)
+        return _Latent(center + off, scatter, density, sigma, clusters)
 
     def _residual(self, point: _Point, statistics: GivenStatistics) -> tuple[Array, Array]:
         """σ and b."""
@@ -319,31 +317,33 @@ class GivenWeights(NoisyDensity):
         mean = latent.sums / statistics.size
         between = jnp.stack([(mean * latent.sums).sum(), (mean * statistics.score_sum).sum()])[: len(latent.scatter)]
         found.append((statistics.squares - latent.scatter - between) / statistics.squares_noise)
-        found.append((statistics.weighted - self._weighted(point, latent, statistics)) / statistics.weighted_noise)
+        excess = statistics.share * self._excess(point, latent, statistics)
+        found.append((statistics.weighted - statistics.weighted_groups @ excess) / statistics.weighted_noise)
         if statistics.clusters is not None and latent.clusters is not None:
-            along = latent.scatter[1] if self.scores else jnp.array(0.0)
-            line = latent.slope, along, latent.sigma
-            expected = measured_square(latent.clusters, *line, mean, statistics.clusters)
-            found.append((statistics.clusters.square - expected)[jnp.newaxis] / statistics.clusters.noise)
+            squares, factor = statistics.clusters.squares, jnp.exp(2 * point.clusters[0])
+            of_cells = jnp.zeros_like(mean).at[statistics.cell].add(excess) / squares.share
+            spreads = latent.clusters.between, latent.sigma**2, self._sample_slope(latent, statistics)
+            expected = expected_square(factor, *spreads, of_cells, statistics.width, squares, self.transform)
+            found.append((squares.square - expected)[jnp.newaxis] / squares.noise)
         return found
 
-    def _weighted(self, point: _Point, latent: _Latent, statistics: GivenStatistics) -> Array:
-        """The weighted sums that follow from the true sums and the misfit, in each row."""
+    def _excess(self, point: _Point, latent: _Latent, statistics: GivenStatistics) -> Array:
+        """What the model and the misfit imply for the weighted mean of each group, less the centre."""
         width = statistics.width
         _, _, unit = self._misfit_scale(point, statistics)
         misfit = self._by_cell(unit * point.misfit, point, statistics)
-        square = self._mean_square(latent, statistics)
-        freedom = statistics.size.sum() - len(statistics.size)
-        slope = square[1] * freedom / statistics.score_scatter if self.scores else jnp.array(0.0)
+        square, slope = self._mean_square(latent, statistics), self._sample_slope(latent, statistics)
         level, tilted = latent.sums / statistics.size, slope * statistics.tilt
         if self.transform == "identity":
-            excess = (level + misfit)[statistics.cell] + tilted
-            return statistics.weighted_groups @ (statistics.share * excess)
+            return (level + misfit)[statistics.cell] + tilted
         rest = square[0] - (slope * square[1] if self.scores else 0.0)
         level = width * level + width**2 * (rest - 1) / 2 + misfit
         tilted = width * tilted + (width * slope) ** 2 * statistics.tilt_variance / 2
-        excess = jnp.expm1(jnp.minimum(level[statistics.cell] + tilted, LARGEST_LOG))
-        return statistics.weighted_groups @ (statistics.share * excess)
+        return jnp.expm1(jnp.minimum(level[statistics.cell] + tilted, LARGEST_LOG))
+
+    def _sample_slope(self, latent: _Latent, statistics: GivenStatistics) -> Array:
+        """W_tg/W_gg: the slope of t with the score in the file."""
+        return latent.scatter[1] / statistics.score_scatter if self.scores else jnp.array(0.0)
 
     def _misfit_scale(self, point: _Point, statistics: GivenStatistics) -> tuple[Array, Array, Array]:
         """The prior variances of γ in each row, m² and the variance by chance, and the unit in which γ is sampled."""

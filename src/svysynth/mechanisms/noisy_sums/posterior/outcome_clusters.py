@@ -11,13 +11,9 @@ Cluster effects are integrated out. With H_j the sum over cluster j of g − ḡ
 
 P are the squares between clusters about the cells' means and the line in g. f, g and ν follow from the public sizes of
 clusters (`measuring/cluster_sizes.py`), and are smaller by what the line takes up: f by ΣH_j²/W_gg, and g by
-S/W_gg with S = ΣH_j²/n_j. Without scores there are no b, no W_tg and no H_j. What was measured is
-
-    P + b²S + κ(W_tg²/W_gg − b²W_gg),    κ = (T ΣH_j² + σ²S)/(T ΣH_j² + σ²W_gg),
-
-where the part with b and κ is what the line adds between clusters, plus what follows from the difference between the
-means of cells and their public centres, less what clamping cuts off normal values of this size, with Laplace noise.
-log √T is N(log USUAL_SPREAD, SPREADS_APART²), as with confidential weights (`cluster_effects.py`).
+ΣH_j²/n_j/W_gg. Without scores there are no b, no W_tg and no H_j. What was measured follows from T and σ² too, with the
+χ² factor of P (`squares_given_weights.py`). log √T is N(log USUAL_SPREAD, SPREADS_APART²), as with confidential weights
+(`cluster_effects.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +23,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtr
-from jax.scipy.stats import norm
 
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
@@ -37,6 +31,11 @@ from svysynth.mechanisms.noisy_sums.measuring.measurement import Measurement
 from svysynth.mechanisms.noisy_sums.measuring.public_facts import PublicFacts
 from svysynth.mechanisms.noisy_sums.measuring.public_weights import KnownWeights
 from svysynth.mechanisms.noisy_sums.posterior.cluster_effects import SPREADS_APART, USUAL_SPREAD
+from svysynth.mechanisms.noisy_sums.posterior.squares_given_weights import (
+    SquareStatistics,
+    SumsInClusters,
+    square_statistics,
+)
 from svysynth.models.arrays import Array
 
 PARAMETERS = 2
@@ -52,28 +51,15 @@ MOST = 10.0
 class OutcomeClusterStatistics(NamedTuple):
     """The sum of squares between clusters, and public numbers about the clusters."""
 
-    square: Array
-    """What was measured, in scales."""
-    noise: Array
-    limit: Array
-    """D, in scales."""
-    centre: Array
-    """The public centre of each cell."""
-    by_size: Array
-    """Σ_j n_jc n_jd/n_j: cell × cell."""
-    records: Array
+    squares: SquareStatistics
     of_records: Array
     """g."""
     of_clusters: Array
     """f."""
     freedom: Array
     """ν."""
-    scatter: Array
-    """W_gg; 1 if scores do not vary, and then nothing depends on it."""
     line: Array
     """ΣH_j²."""
-    line_by_size: Array
-    """S."""
     shifted: Array
     """For each row of the weighted sums: Σ_j(Ω_j − M_j)² − Σ(ω − m)², with the shares ω of the weights of the records
     of the row, the shares m of the means of cells, and their sums Ω and M in clusters."""
@@ -103,24 +89,13 @@ def outcome_cluster_statistics(
     if sizes is None or between is None or facts.cluster is None or facts.weights is None:
         return None
     known = KnownWeights.of(facts.weights, facts, step)
-    line = _line_of_clusters(known, facts)
-    by_size, scatter = (line**2 / sizes.own).sum(), known.scatter or 1.0
-    of_records = sizes.of_records - by_size / scatter
-    numbers = (
-        sizes.own.sum(),
-        of_records,
-        sizes.of_clusters - (line**2).sum() / scatter,
-        sizes.freedom * of_records / sizes.of_records,
-        scatter,
-        (line**2).sum(),
-        by_size,
-    )
+    line, scatter = _line_of_clusters(known, facts), known.scatter or 1.0
+    of_records = sizes.of_records - (line**2 / sizes.own).sum() / scatter
+    of_clusters = sizes.of_clusters - (line**2).sum() / scatter
+    left = of_clusters / sizes.of_clusters, of_records / sizes.of_records
+    numbers = of_records, of_clusters, of_records * SumsInClusters.of(facts, known).freedom, (line**2).sum()
     return OutcomeClusterStatistics(
-        jnp.asarray(between.squares[0] * step**2),
-        jnp.asarray(between.scale * step**2),
-        jnp.asarray(between.limit * step),
-        jnp.asarray(between.centre[:, 0] * step),
-        jnp.asarray(sizes.by_size),
+        square_statistics(measurement, between, facts, known, left),
         *(jnp.asarray(number, float) for number in numbers),
         *map(jnp.asarray, _weight_shares(known, facts, members)),
     )
@@ -194,23 +169,3 @@ def chance_of_clusters(between: Array, width: Array | None, statistics: OutcomeC
         return between * statistics.shifted
     of_means = width**2 * between
     return of_means * statistics.shifted + (jnp.expm1(jnp.minimum(of_means, MOST)) - of_means) * statistics.alike
-
-
-def measured_square(
-    clusters: OutcomeClusters,
-    slope: Array,
-    along: Array,
-    sigma: Array,
-    means: Array,
-    statistics: OutcomeClusterStatistics,
-) -> Array:
-    """The sum that was measured, without noise, given b, W_tg, σ and the means of cells."""
-    scatter = statistics.scatter
-    own = clusters.line + sigma**2 * statistics.line_by_size
-    share = own / (clusters.line + sigma**2 * scatter)
-    off = means - statistics.centre
-    square = clusters.square + slope**2 * statistics.line_by_size
-    square += share * (along**2 - (slope * scatter) ** 2) / scatter + off @ statistics.by_size @ off
-    reach = statistics.limit / jnp.sqrt(square / statistics.records)
-    inside = 2 * ndtr(reach) - 1
-    return square * (inside - 2 * reach * norm.pdf(reach) + 2 * reach**2 * ndtr(-reach))
