@@ -135,7 +135,7 @@ def _ready(
     refuse_existing(folder)
     refuse(find_public(spec))
     notes = (WITH_REPLACEMENT_NOTE,) if first_stage_alone(spec.survey) else ()
-    spec = spec.first_stage.without_answers
+    spec = spec.first_stage.of_release
     if streams.fresh:
         check_budget(privacy, mechanism_of(privacy).guarantee(spec.survey, privacy), folder)
     return spec, folder, streams, privacy, notes

@@ -77,6 +77,8 @@ class ListedMechanism(NamedTuple):
     """Whether released weights can be calibrated to public totals."""
     quantiles: bool = False
     """Whether its tables can have quantiles, and shares above a threshold: tables of records can, those of sums not."""
+    answers: bool = False
+    """Whether further answers (`survey.variables`) are released, and outcomes that are yes/no answers."""
     every_cell: bool = False
     """Whether sums of every combination of public columns are measured, so that files have interactions that the model
     does not name; with a formula its terms are all."""
@@ -113,6 +115,15 @@ MECHANISMS: tuple[ListedMechanism, ...] = (
         clusters=True,
         calibration=True,
         every_cell=True,
+    ),
+    ListedMechanism(
+        ("margins",),
+        "global",
+        True,
+        "svysynth.mechanisms.margins.mechanism.Margins",
+        files=10,
+        quantiles=True,
+        answers=True,
     ),
     ListedMechanism(
         ("laplace",), "global", False, "svysynth.mechanisms.noisy_tables.mechanism.NoisyTables", clusters=True

@@ -124,6 +124,8 @@ class Synthetic:
 
     def _refuse_other_answers(self, tables: Sequence[TableSpec]) -> None:
         for survey, table in itertools.product(self.surveys[:1], tables):
+            if survey.variables:  # the files have further answers
+                continue
             problem = only_direct(table, survey.outcome, (*survey.public, *table.by))
             if problem is not None:
                 remedy = "make it from the survey, or from the files with other software"

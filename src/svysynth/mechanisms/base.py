@@ -36,6 +36,7 @@ from svysynth.mechanisms.findings import (
     no_other_answers,
     no_quantiles,
     private_filter,
+    unlike_an_amount,
     whatever_the_mechanism,
 )
 from svysynth.mechanisms.suitability import Examined
@@ -262,11 +263,14 @@ def unsupported(spec: Spec, name: str, promise: str) -> list[Finding]:
     member, who = find_mechanism(name, promise), f"the mechanism '{name}' ({promise})"
     if member is None:
         return []
-    answers = no_other_answers(spec.requested_tables, spec.survey.outcome, spec.survey.public)
+    answers = [
+        *unlike_an_amount(spec.survey),
+        *no_other_answers(spec.requested_tables, spec.survey.outcome, spec.survey.public),
+    ]
     clusters = [] if member.clusters else no_clusters(spec.survey.cluster, who)
     calibration = [] if member.calibration else no_calibration(spec.survey, who)
     quantiles = [] if member.quantiles else no_quantiles(spec.requested_tables, who)
-    return [*answers, *clusters, *calibration, *quantiles]
+    return [*([] if member.answers else answers), *clusters, *calibration, *quantiles]
 
 
 def examine(survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:

@@ -127,7 +127,7 @@ def whatever_the_mechanism(survey: SurveySpec | Survey) -> list[Finding]:
     design = survey if isinstance(survey, SurveySpec) else survey.design
     domains = private_domains(survey) if isinstance(survey, SurveySpec) else unknown_domains(survey)
     found = (design.later, STAGES), (design.fpc != design.released_fpc, FPC), (survey.replicates, REPLICATES)
-    return [*(finding for declared, finding in found if declared), *unlike_an_amount(survey), *domains]
+    return [*(finding for declared, finding in found if declared), *domains]
 
 
 def first_stage_alone(survey: SurveySpec) -> list[Finding]:

@@ -25,7 +25,7 @@ from svysynth.core.spec.statistics import plural
 from svysynth.core.streams import Streams
 from svysynth.estimation.calibration import uncalibrated
 from svysynth.estimation.tables import tabulate_all
-from svysynth.mechanisms.findings import LAPLACE, Finding, no_clusters, refuse, whatever_the_mechanism
+from svysynth.mechanisms.findings import LAPLACE, Finding, no_clusters, refuse, unlike_an_amount, whatever_the_mechanism
 from svysynth.mechanisms.model_fit import Misfit, measure_misfit, simulate_misfit
 from svysynth.mechanisms.pseudo_posterior.calibration import LARGEST_LEVEL, Calibration
 from svysynth.mechanisms.weights_in_clusters import weights_in_clusters
@@ -107,6 +107,7 @@ def examine_model(
         survey, direct = uncalibrated(survey), None
     found = [
         *whatever_the_mechanism(survey),
+        *unlike_an_amount(survey),
         *_weights(survey),
         *weights_in_clusters(survey),
         *_copies(survey),
@@ -124,7 +125,7 @@ def examine_model(
 
 def refuse_unsuitable(model: Model, survey: Survey, formula: str | None) -> None:
     """Refuse what `calibrate` refuses in Python: a model that does not fit counts and means by all public columns."""
-    refuse(whatever_the_mechanism(survey))
+    refuse([*whatever_the_mechanism(survey), *unlike_an_amount(survey)])
     if not model.traits.clusters:
         refuse(no_clusters(survey.design.cluster, "the model"))
     if model.traits.normal:

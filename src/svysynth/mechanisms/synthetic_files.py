@@ -61,7 +61,8 @@ def remake_tables(public: Path, manifest: Manifest, rules: Synthetic) -> pl.Data
     paths = [public / file_name(number, "parquet") for number in numbers]
     tables = [_tables_of_microdata(path, manifest, spec, rules) for path in paths]
     shifts = len(rules.shifts) if rules.shifts else 0
-    return combine(tables, spec.estimation, clusters=spec.survey.cluster is not None, shifts=shifts)
+    clusters, imputed = spec.survey.cluster is not None, rules.rules == "imputed"
+    return combine(tables, spec.estimation, imputed=imputed, clusters=clusters, shifts=shifts)
 
 
 def read_synthetic(
@@ -178,7 +179,8 @@ def _meets_totals(survey: Survey) -> bool:
 def _check_microdata(file: DataFile, manifest: Manifest) -> None:
     """Check that a file is the same in both formats, with the rows and the sum of weights that the manifest states."""
     survey = manifest.survey
-    total, sums = survey.population_total or 0.0, dict.fromkeys((SMOOTHED, UNSMOOTHED), 0.0)
+    total, weights = survey.population_total or 0.0, [name for name in (SMOOTHED, UNSMOOTHED) if name in file.columns]
+    sums = dict.fromkeys(weights, 0.0)
     as_it_should_be = count_rows(file) == survey.records
     for rows in frame_ranges(survey.records):
         frame = read_rows(file, list(file.columns), rows)
@@ -186,7 +188,7 @@ def _check_microdata(file: DataFile, manifest: Manifest) -> None:
         as_it_should_be &= frame["id"].equals(ids) and frame.equals(rounded(frame, MICRODATA_DIGITS))
         sums = {name: before + float(frame[name].sum()) for name, before in sums.items()}
     if survey.weight_public:  # the weights are unchanged, whatever their sum
-        total = sums[UNSMOOTHED]
+        total = sums[weights[-1]]
     as_it_should_be &= all(math.isclose(found, total, rel_tol=ROUNDED) for found in sums.values())
     if as_it_should_be and "csv" in endings(survey.records):
         as_it_should_be = same_text(file.path.with_suffix(".csv"), read_columns(file, file.columns))

@@ -87,7 +87,7 @@ class Guarantee(BaseModel):
 
     def sentences(self) -> tuple[str, str]:
         """The promise for someone who uses the data."""
-        secret, shown = " and ".join(self.confidential), ", ".join(self.public)
+        secret, shown = _and(self.confidential), ", ".join(self.public)
         given = f"Published as they are: {shown}, and the number of records in each of their cells."
         if self.cluster:
             given += f" Which records share a {self.cluster} is published too."
@@ -130,6 +130,11 @@ class Guarantee(BaseModel):
             "The bound was computed from the data at hand. It holds asymptotically, more surely the larger the survey; "
             f"it is not a promise for every possible data set. {given}",
         )
+
+
+def _and(names: tuple[str, ...]) -> str:
+    """Names as in a sentence."""
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
 def asymptotic(

@@ -15,6 +15,7 @@ from svysynth.core.registry import mechanism_names
 from svysynth.core.spec.calibration import CalibrationSpec
 from svysynth.core.spec.estimation import EstimationSpec, TableSpec
 from svysynth.core.spec.privacy import BoundsSpec, Protected, Scales, Scheme, Unit
+from svysynth.core.spec.variables import Kind
 from svysynth.core.spec.whole import AboutSpec, ModelSpec, Spec, StandInSpec
 from svysynth.core.transforms import Transform
 from svysynth.privacy.guarantee import Guarantee
@@ -36,6 +37,27 @@ class DomainFacts(_Part):
     columns: tuple[str, ...]
     parts: tuple[dict[str, tuple[str, ...]], ...]
     """Records in any of these parts are inside. A part has the named levels of each column; all levels of others."""
+
+
+class VariableFacts(_Part):
+    """An answer besides the outcome, or the outcome if it was declared as an answer."""
+
+    kind: Kind
+    levels: tuple[str, ...] = ()
+    """The levels of a category."""
+    bounds: tuple[float, float] | None = None
+    """The public bounds of an amount."""
+    may_miss: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """Its section in a spec whose data are a synthetic file."""
+        match self.kind:
+            case "category":
+                return {"kind": self.kind, "levels": self.levels}
+            case "yes/no":
+                return {"kind": self.kind, "yes": ["yes", "1"], "no": ["no", "0"]}
+            case "amount":
+                return {"kind": self.kind} if self.bounds is None else {"kind": self.kind, "bounds": self.bounds}
 
 
 class SurveyFacts(_Part):
@@ -66,6 +88,8 @@ class SurveyFacts(_Part):
     """The number of records; where whole records are protected, with noise."""
     domain: str | None = None
     """The condition that all tables are restricted to."""
+    variables: dict[str, VariableFacts] = Field(default_factory=dict)
+    """The declared answers that the release has, the outcome perhaps among them."""
     domains: tuple[DomainFacts, ...] = ()
     """What each domain means in terms of labels."""
 
@@ -159,4 +183,7 @@ class Manifest(_Part):
         roles = ["outcome", "weight", "weight_public", "transform", "strata", "cluster", "fpc", "public"]
         own = {role: getattr(self.survey, role) for role in (*roles, "population_total", "calibration", "domain")}
         survey = {"data": Path("microdata"), "fpc_public": self.survey.fpc is not None} | own
+        survey["variables"] = {name: facts.settings() for name, facts in self.survey.variables.items()}
+        missing = (name for name, facts in self.survey.variables.items() if facts.may_miss)
+        survey["columns"] = {name: {"missing": ["NA"]} for name in missing}
         return Spec.model_validate({"survey": survey, "estimation": self.estimation, "tables": self.tables})

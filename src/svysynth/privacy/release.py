@@ -26,6 +26,7 @@ from svysynth.privacy.accounting import epsilon_text, millionths
 from svysynth.privacy.guarantee import Guarantee
 from svysynth.privacy.ledger import Charge
 from svysynth.privacy.tamper_marks import Anchor
+from svysynth.survey.answers import Variable, variable_of
 from svysynth.survey.design import Design
 from svysynth.survey.domains import PublicDomain
 from svysynth.survey.survey import Survey, SurveyInMemory
@@ -162,12 +163,43 @@ def endings(records: int) -> tuple[str, ...]:
 
 def microdata(survey: Survey, start: int, stop: int) -> pl.DataFrame:
     """Rows of a synthetic survey as they are published: labels as text, and ids that are row numbers."""
-    return as_published(survey.rows(start, stop).frame, start)
+    return as_published(with_labels_of_answers(survey.rows(start, stop)), start)
 
 
 def _preview(survey: Survey) -> pl.DataFrame:
     rows = np.arange(min(len(survey), PREVIEW)) * len(survey) // min(len(survey), PREVIEW)
-    return as_published(survey.sample(rows).frame, 0)
+    return as_published(with_labels_of_answers(survey.sample(rows)), 0)
+
+
+def with_labels_of_answers(survey: SurveyInMemory) -> pl.DataFrame:
+    """The columns of a survey, with labels for answers that are levels. Missing amounts are empty."""
+    columns = []
+    for name, variable in survey.variables.items():
+        number = pl.col(name).fill_nan(None)
+        if variable.kind == "amount" or name == survey.outcome:  # reports and models take an outcome as a number
+            columns.append(number)
+        elif variable.kind == "yes/no":
+            columns.append(number.replace_strict({1.0: "yes", 0.0: "no"}, return_dtype=pl.String))
+        else:
+            codes = dict(enumerate(variable.levels))
+            columns.append(number.cast(pl.Int64).replace_strict(codes, return_dtype=pl.String))
+    return survey.frame.with_columns(columns)
+
+
+def _as_numbers(frame: pl.DataFrame, outcome: str, variables: Mapping[str, Variable]) -> list[pl.Expr]:
+    """The answers of a published file as the numbers of a survey; a label that is not declared is an error."""
+    found = []
+    for name, variable in variables.items():
+        if variable.kind == "yes/no" and name != outcome:
+            number = pl.col(name).replace_strict({"yes": 1.0, "no": 0.0}, return_dtype=pl.Float64)
+        elif variable.kind == "category":
+            number = pl.col(name).cast(pl.Enum(list(variable.levels))).to_physical().cast(pl.Float64)
+        else:
+            number = pl.col(name).cast(pl.Float64)
+        if not variable.may_miss and frame[name].null_count():
+            raise ValueError("an answer is missing that cannot be missing")
+        found.append(number.fill_null(float("nan")))
+    return found
 
 
 def as_published(frame: pl.DataFrame, start: int) -> pl.DataFrame:
@@ -188,6 +220,8 @@ def survey_of_microdata(
     if strata and strata not in columns:
         columns[strata] = frame[strata].unique().sort().to_list()
     labelled = [pl.col(name).cast(pl.Enum(list(labels))) for name, labels in columns.items()]
+    variables = {name: variable_of(name, spec.survey) for name in spec.survey.variables}
+    labelled += _as_numbers(frame, spec.survey.outcome, variables)
     labelled += [pl.col(cluster).cast(pl.Int64)] if cluster and cluster not in columns else []
     return SurveyInMemory(
         spec.survey.outcome,
@@ -199,5 +233,6 @@ def survey_of_microdata(
         calibration=spec.survey.calibration,
         domain=spec.survey.domain,
         domains=domains,
+        variables=variables,
         frame=frame.drop("id").with_columns(labelled),
     )

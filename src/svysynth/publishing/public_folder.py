@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from svysynth.core.engine import frame_ranges
+from svysynth.core.spec.requests import explicit
 from svysynth.estimation.layout import notes_on
 from svysynth.mechanisms.base import mechanism_of
 from svysynth.mechanisms.synthetic_files import file_name
@@ -25,6 +26,7 @@ from svysynth.privacy.manifest import (
     PrivacyFacts,
     Rounding,
     SurveyFacts,
+    VariableFacts,
 )
 from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release, microdata
 from svysynth.publishing.report.excel import write_workbook
@@ -110,17 +112,31 @@ def make_manifest(release: Release, files: dict[str, str]) -> Manifest:
             calibration=spec.survey.calibration,
             records=release.records,
             domain=spec.survey.domain,
+            variables=_variables(release),
             domains=_domains(release),
         ),
         model=spec.model if mechanism.modelled else None,
         estimation=spec.estimation,
-        tables=release.requested_tables,
+        tables=tuple(explicit(table, spec.survey.outcome, spec.survey.kinds) for table in release.requested_tables),
         rounding=Rounding(microdata=MICRODATA_DIGITS, tables=TABLE_DIGITS),
         notes=release.notes,
         versions={package: version(package) for package in PACKAGES + mechanism.packages},
         files=files,
         ledger=LedgerEntry(**vars(release.anchor)) if release.anchor else None,
     )
+
+
+def _variables(release: Release) -> dict[str, VariableFacts]:
+    survey = release.spec.survey
+    return {
+        name: VariableFacts(
+            kind=variable.kind,
+            levels=tuple((survey.declared(name) or {}).values()) if variable.kind == "category" else (),
+            bounds=variable.bounds,
+            may_miss=survey.may_miss(name),
+        )
+        for name, variable in survey.variables.items()
+    }
 
 
 def _domains(release: Release) -> tuple[DomainFacts, ...]:

@@ -45,6 +45,14 @@ def request(table: TableSpec, outcome: str, kinds: Mapping[str, Kind]) -> Reques
     return Request(of, table.by, table.within, statistics, tuple(dict.fromkeys(answers)))
 
 
+def explicit(table: TableSpec, outcome: str, kinds: Mapping[str, Kind]) -> TableSpec:
+    """The same table with the statistics and the columns `within` that it has by default."""
+    asked = request(table, outcome, kinds)
+    if (asked.statistics, asked.within) == (table.statistics, table.within):
+        return table
+    return table.model_copy(update={"name": table.title, "statistics": asked.statistics, "within": asked.within})
+
+
 def _of_ratios(statistics: Collection[str]) -> tuple[str, ...]:
     ratios = [found for name in statistics if isinstance(found := parse_statistic(name), Ratio)]
     return tuple(name for ratio in ratios for name in ratio)

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from svysynth.core.errors import SurveyError, is_plain, require_type
 from svysynth.core.formula import parse_formula
+from svysynth.core.registry import find_mechanism
 from svysynth.core.spec.estimation import MOST_BY_COLUMNS, EstimationSpec, TableSpec
 from svysynth.core.spec.privacy import PrivacySpec
 from svysynth.core.spec.requests import problem
@@ -132,9 +133,12 @@ class Spec(Section):
         return self.model_copy(update={"survey": self.survey.first_stage})
 
     @property
-    def without_answers(self) -> Spec:
-        """The spec without its further variables, which a release neither reads nor mentions."""
-        survey = self.survey
+    def of_release(self) -> Spec:
+        """The spec as its mechanism uses it: without further answers, or with them and without a log transform."""
+        survey, privacy = self.survey, self.privacy
+        member = None if privacy is None else find_mechanism(privacy.mechanism, privacy.guarantee)
+        if member is not None and member.answers:
+            return self.model_copy(update={"survey": survey.model_copy(update={"transform": "identity"})})
         others = survey.variables.keys() - {survey.outcome}
         columns = {name: column for name, column in survey.columns.items() if name not in others}
         return self.model_copy(update={"survey": survey.model_copy(update={"variables": {}, "columns": columns})})
