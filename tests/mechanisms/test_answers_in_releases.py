@@ -1,4 +1,4 @@
-"""Releases and further answers: what cannot be released yet is refused before the charge, and nothing else is shown."""
+"""Releases and further answers: what cannot be released by this mechanism is refused before the charge, and nothing else is shown."""
 
 import json
 
@@ -59,7 +59,7 @@ def files_of(folder):
 def test_what_cannot_be_released_yet_is_refused_before_the_charge(tmp_path, table):
     with pytest.raises(SurveyError, match=REFUSED[table]) as error:
         make_release(tmp_path / "run", spec_text(table))
-    assert "cannot be released yet" in str(error.value)
+    assert "cannot be released by this mechanism" in str(error.value)
     assert "svysynth tables" in str(error.value)
     assert show(tmp_path / "run" / "ledger.sqlite")[0].spent == 0
     assert not (tmp_path / "run" / "release").exists()
@@ -71,8 +71,8 @@ def test_every_mechanism_refuses_it_from_the_spec_alone(mechanism, table):
     text = spec_text(table).replace('"fbp"', f'"{mechanism}"').replace("correction = false", "")
     text = text.replace('guarantee = "asymptotic"', GLOBAL).replace("datasets = 2", "").replace("draws = 400", "")
     stops = [finding.found for finding in find_public(parse_spec(text)) if finding.stops]
-    assert any("cannot be released yet" in found for found in stops)
-    with pytest.raises(SurveyError, match="cannot be released yet"):
+    assert any("cannot be released by this mechanism" in found for found in stops)
+    with pytest.raises(SurveyError, match="cannot be released by this mechanism"):
         refuse_unsupported(parse_spec(text), [mechanism])
 
 

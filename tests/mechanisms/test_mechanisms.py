@@ -174,7 +174,7 @@ def test_what_it_makes_from_disk_is_what_it_makes_in_memory(house, tmp_path, nam
     spec = spec_of(house, name, promise)
     mechanism = mechanism_of(spec.privacy)
     if mechanism.undivided(spec) is not None:
-        assert name == "laplace"
+        assert name in ("laplace", "margins")
         return
     small = survey_from_file(mechanism.reads(spec))
     made = []

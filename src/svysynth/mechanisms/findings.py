@@ -33,15 +33,15 @@ CLUSTERED = (
     "account; leave survey.cluster out only if the sample has no clusters"
 )
 FROM_FILES = (
-    "leave these statistics out of the tables, and make them from the synthetic files of 'fbs' with guarantee = "
-    "'global' (svysynth.read_synthetic with rules = 'imputed'), which have the model's distribution; or use 'fbs' or "
-    "'fbp' with guarantee = 'asymptotic', which is not differential privacy"
+    "use mechanism = 'margins', which measures the distribution of the outcome; or leave these statistics out of the "
+    "tables, and make them from the synthetic files of 'fbs' with guarantee = 'global' (svysynth.read_synthetic with "
+    "rules = 'imputed'), which have the model's distribution"
 )
 DIRECT = (
-    "leave this out, or make the table with `svysynth tables` from the confidential data, for internal use; to release "
-    "another number, name it as survey.outcome in a spec of its own, which is charged separately"
+    "use mechanism = 'margins' with guarantee = 'global', which releases several answers; or leave this out, or make "
+    "the table with `svysynth tables` from the confidential data, for internal use"
 )
-LAPLACE = "use mechanism = 'laplace', whose tables need no model"
+LAPLACE = "use mechanism = 'margins', which counts answers of any shape, or 'laplace', whose tables need no model"
 
 
 @outlined
@@ -147,8 +147,8 @@ def unlike_an_amount(survey: SurveySpec | Survey) -> list[Finding]:
     found = f"the outcome is declared as {'a yes/no answer' if kind != 'amount' else 'an amount that may be missing'}"
     why = "releases protect the outcome as an amount that every record has"
     remedy = (
-        "name an amount without missing answers as survey.outcome; a yes/no answer may be given as a column of 0 and 1 "
-        "without this section; direct tables (`svysynth tables`) take all kinds"
+        "use mechanism = 'margins' with guarantee = 'global', which takes yes/no outcomes, and other answers of all "
+        "kinds, missing ones too; or name an amount without missing answers as survey.outcome"
     )
     return [Finding(f"survey.variables.{outcome}", found, why, remedy, stops=True)]
 
@@ -158,7 +158,7 @@ def no_other_answers(tables: Sequence[TableSpec], outcome: str, public: Sequence
     for table in tables:
         found = only_direct(table, outcome, public)
         if found is not None:
-            problem = f"cannot be released yet: {found}"
+            problem = f"cannot be released by this mechanism: {found}"
             return [Finding(f"table '{table.title}'", problem, "", DIRECT, stops=True)]
     return []
 

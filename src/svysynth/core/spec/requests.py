@@ -100,7 +100,7 @@ def _problem_of_statistic(
 
 
 def only_direct(table: TableSpec, outcome: str, public: Collection[str]) -> str | None:
-    """What a table asks for that releases and synthetic files do not have yet; None if they have it all."""
+    """What a table asks for that releases of one outcome do not have; None if they have it all."""
     answers = [column for column in table.by if column not in public]
     parsed = {name: parse_statistic(name) for name in table.statistics}
     more = [name for name, statistic in parsed.items() if statistic == ANSWERED or isinstance(statistic, Ratio)]
