@@ -27,6 +27,7 @@ from svysynth.mechanisms.noisy_sums.from_public_folder import FromPublic
 from svysynth.mechanisms.noisy_sums.implied_tables import CellDraws
 from svysynth.mechanisms.noisy_sums.imputed_files import FileMaker, FilePlan
 from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
+    UNIT,
     between_sensitivity,
     excess_step,
     outcome_square,
@@ -115,7 +116,9 @@ def test_no_outcome_moves_the_square_further_than_the_noise_covers(seed, most_re
     for largest, most in ((2 * LARGEST, sensitivity), (LARGEST, sensitivity / 2)):
         moved = sums.copy()
         moved[0] += generator.choice([-1, 1]) * generator.choice([largest, generator.integers(0, largest + 1)])
-        assert np.abs(outcome_square(moved, size, limit) - outcome_square(sums, size, limit)).sum() <= most
+        assert (
+            np.abs(outcome_square(moved, UNIT * size, limit) - outcome_square(sums, UNIT * size, limit)).sum() <= most
+        )
 
 
 @pytest.mark.parametrize("limit", [1, 3, 40])
@@ -125,7 +128,7 @@ def test_of_all_small_clusters_no_outcome_moves_the_square_further(limit, monkey
     monkeypatch.setattr("svysynth.mechanisms.noisy_sums.measuring.between_clusters.LARGEST", largest)
     sensitivity = between_sensitivity(limit, weights_public=True)
     for records in (1, 2, 7):
-        known = [int(outcome_square(np.array([[one]]), np.array([records]), limit)[0]) for one in sums]
+        known = [int(outcome_square(np.array([[one]]), np.array([records]) * UNIT, limit)[0]) for one in sums]
         for change in range(1, 2 * largest + 1):
             moved = max(abs(one - other) for one, other in zip(known[change:], known, strict=False))
             assert moved <= sensitivity / (2 if change <= largest else 1)
@@ -136,7 +139,7 @@ def test_the_bound_is_reached():
     size, limit = np.array([20]), 60_000
     for off in (1, 50):
         sums = np.full((1, 1), off * limit * 20)
-        change = outcome_square(sums + 2 * LARGEST, size, limit) - outcome_square(sums, size, limit)
+        change = outcome_square(sums + 2 * LARGEST, UNIT * size, limit) - outcome_square(sums, UNIT * size, limit)
         assert 0.999 * between_sensitivity(limit, weights_public=True) < change.sum()
         assert change.sum() <= between_sensitivity(limit, weights_public=True)
 
@@ -212,8 +215,8 @@ def test_nothing_but_the_outcome_is_measured_between_clusters(tmp_path, monkeypa
     names, expected = (frame["region"] + frame["village"]).to_list(), 0
     for name in sorted(set(names)):
         own = [value for value, one in zip(off.tolist(), names, strict=True) if one == name]
-        most = between.limit * len(own)
-        expected += of_huber(sum(own), most) // len(own)
+        size = sum(max(round(UNIT * value), 1) for value, one in zip(u.tolist(), names, strict=True) if one == name)
+        expected += of_huber(sum(own), between.limit * size // UNIT) * UNIT // size
     assert between.squares.tolist() == [expected]
     use = next(use for use in noise.uses if use.name == "squares between clusters")
     assert use.sensitivity == between_sensitivity(between.limit, weights_public=True) == 4 * between.limit * LARGEST + 2
@@ -275,7 +278,7 @@ def test_what_was_measured_has_its_expectation(weights, transform):
         y = drawn + slope * off
         if transform == "log":
             y = np.expm1(width * y - width**2 * (t + sigma**2) / 2)
-        squares.append((np.bincount(cluster, u * (y - centre[cell])) ** 2 / size).sum())
+        squares.append((np.bincount(cluster, u * (y - centre[cell])) ** 2 / np.bincount(cluster, u)).sum())
         if number < 200:
             excess = np.bincount(cell, u * y) / np.bincount(cell, u)
             line = along[-1] / known.scatter if known.scatter else 0.0
@@ -304,13 +307,13 @@ def test_the_numbers_of_clusters_and_weights_are_those_of_dense_matrices():
     n, big_u = cluster.T @ cell, cluster.T @ (u[:, None] * cell)
     middle = (cell.T @ (u * score)) / (cell.T @ u)
     tilt = cluster.T @ ((u * (score - cell @ middle))[:, None] * cell)
-    per, size = np.diag(1 / n.sum(axis=1)), n.sum(axis=0)
+    per, size = np.diag(1 / big_u.sum(axis=1)), n.sum(axis=0)
     line = cluster.T @ (score - cell @ (cell.T @ score / size))
     slope, alike = 0.3, np.zeros((len(size), len(size)))
     bent = big_u + slope * tilt
     for j in range(len(n)):  # what an effect of cluster k adds to the sum of cluster j, cell by cell
         moved = np.array([(k == j) * bent[j] - bent[j] * n[k] / size for k in range(len(n))])
-        alike += moved.T @ moved / n[j].sum()
+        alike += moved.T @ moved / big_u[j].sum()
     sizes = ClusterSizes.of(facts)
     left = 1 - (line**2).sum() / known.scatter / sizes.of_clusters
     found = [

@@ -14,6 +14,7 @@ import numpy as np
 from svysynth.core.grouping import Integers
 from svysynth.evaluation.audit.pairs import BOUNDS, POPULATION, Losses, Pair, Relation, Sample, log_ratio
 from svysynth.mechanisms.noisy_sums.measuring.between_clusters import (
+    UNIT,
     between_sensitivity,
     outcome_square,
     squares_between,
@@ -107,7 +108,7 @@ def _between(one: list[Integers], other: list[Integers], size: int) -> tuple[lis
     """Two results with the square between clusters in place of the sum in the cluster, which is beyond the limit."""
     sums = np.array([one[-1], other[-1]])
     sums += LIMIT * size - sums.min()
-    squares = (outcome_square(own[np.newaxis], np.array([size]), LIMIT) for own in sums)
+    squares = (outcome_square(own[np.newaxis], np.array([UNIT * size]), LIMIT) for own in sums)
     first, second = ([*own[:-1], square] for own, square in zip((one, other), squares, strict=True))
     return first, second
 

@@ -15,13 +15,14 @@ The slope of φ is at most 2·D·n_j. So φ(R) changes by 2·D·n_j·|r| at most
 together, and by one more for each that is rounded. The sensitivity is set to 6·D·LARGEST + 6, so that half of it covers
 answers that are blanked out. n_j cancels out, so a large cluster needs no more noise than a small one.
 
-If weights are public, the one sum is Σ_j φ(R)/n_j, each term rounded down. R is the sum of Y − C over the records of
-the cluster, with C = u·e rounded, where u is the public weight relative to the mean weight and e the public centre of
-the cell. If one outcome is replaced by another, R of one cluster changes by r with |r| ≤ 2·LARGEST, because |Y| ≤
-LARGEST and C stays the same. So φ(R) changes by at most 2·D·n_j·|r|, and the sum by 4·D·LARGEST, and by one more
-because it is rounded. The sensitivity is set to 4·D·LARGEST + 2, of which half covers an outcome that is blanked out
-(|r| ≤ LARGEST). What the weights tell about the outcome's means in clusters is public, and is allowed for after the
-measurement (`posterior/squares_given_weights.py`).
+If weights are public, the one sum is Σ_j φ(R)/a_j, each term rounded down, and φ has the limit D·a_j. a_j is the sum of
+u in the cluster, in parts of 1/UNIT, where u is the public weight relative to the mean weight. So each cluster has a
+limit in proportion to its weight. R is the sum of Y − C over the records of the cluster, with C = u·e rounded and e the
+public centre of the cell. If one outcome is replaced by another, R of one cluster changes by r with |r| ≤ 2·LARGEST,
+because |Y| ≤ LARGEST and C stays the same. So φ(R) changes by at most 2·D·a_j·|r|, and the sum by 4·D·LARGEST, and by
+one more because it is rounded. The sensitivity is set to 4·D·LARGEST + 2, of which half covers an outcome that is
+blanked out (|r| ≤ LARGEST). What the weights tell about the outcome's means in clusters is public, and is allowed for
+after the measurement (`posterior/squares_given_weights.py`).
 
 Which records share a cluster is public, as cells are. Sums for each cluster would need noise in each of them. For 60
 clusters of 20 records and ε = 5 (blanked out) with 17.5% of ε, the error of the variance between clusters, as a share
@@ -54,6 +55,8 @@ PUBLIC_WIDE, PUBLIC_FAR = 3.0, 0.6
 from all others then count nearly as they should, and T can be told where most of the variance is between clusters."""
 WIDER = 0.5
 """If weights are public, a record may add this many scales more than to weighted sums."""
+UNIT = 1024
+"""The number of parts of a mean weight in which the weights of clusters are counted."""
 DEVIATION = 0.1
 """The usual deviation of a cell's mean from main effects, in scales."""
 LARGEST_VARIANCE = 4.0
@@ -73,7 +76,7 @@ class Between:
     limit: int
     """D."""
     squares: Integers
-    """Σφ(R)/n_j, Σ(φ(R + Q) − φ(R − Q))/4n_j, Σφ(Q)/n_j; if weights are public, Σφ(R)/n_j alone."""
+    """Σφ(R)/n_j, Σ(φ(R + Q) − φ(R − Q))/4n_j, Σφ(Q)/n_j; if weights are public, Σφ(R)/a_j alone."""
     scale: float
     """The scale of the noise."""
 
@@ -85,12 +88,13 @@ def limit_of(sizes: ClusterSizes, weights_public: bool = False) -> float:
 
 
 def excess_spread(scaling: Scaling, transform: Transform) -> float:
-    """The standard deviation of Y of a record for normal answers that are not correlated.
+    """The standard deviation of Y of a record for normal answers that are not correlated, or of U if this is larger.
 
-    If weights are confidential, it is that of U, if this is larger.
+    If weights are public, it is that of Y of a record of mean weight.
     """
     first, second = np.minimum(np.square(scaling.widths), LARGEST_VARIANCE)
-    of_outcome = math.exp(second) * (math.expm1(first) if transform == "log" else 1.0)
+    of_outcome = math.expm1(first) if transform == "log" else 1.0
+    of_outcome *= 1.0 if scaling.alone else math.exp(second)
     return math.sqrt(of_outcome if scaling.alone else max(of_outcome, math.expm1(second)))
 
 
@@ -193,15 +197,17 @@ def huber(values: Integers, most: Integers) -> Integers:
 
 
 def outcome_square(sums: Integers, size: Integers, limit: int) -> Integers:
-    """The one sum if weights are public, from the sum in each cluster and its number of records."""
-    number = size.astype(object)  # squares may exceed 64 bits
-    return np.array([int((huber(sums[:, 0].astype(object), limit * number) // number).sum())], np.int64)
+    """The one sum if weights are public, from the sum in each cluster and its a_j in parts of 1/UNIT."""
+    whole = size.astype(object)  # squares may exceed 64 bits
+    squares = huber(sums[:, 0].astype(object), limit * whole // UNIT)
+    return np.array([int((squares * UNIT // whole).sum())], np.int64)
 
 
 @outlined
 @dataclass(frozen=True)
 class _ByCluster:
-    """For a block: the sums of Y and U, or of Y, less their centres in each cluster, and the number of its records."""
+    """For a block: the sums of Y and U, or of Y, less their centres in each cluster, and the number of its records, or
+    a_j."""
 
     answers: Answers
     scaling: Scaling
@@ -214,6 +220,10 @@ class _ByCluster:
         t, v = self.answers(piece)
         whole = weighted_numbers(t, v, widened(self.scaling), self.answers.transform, both=not self.scaling.alone)
         psu, centre = self.psu[piece], self.centre[self.cell[piece]].T
-        off = whole - (_bounded(np.exp(v) * centre) if self.scaling.alone else centre)
+        size = None
+        if self.scaling.alone:
+            u = np.exp(v)
+            centre, size = _bounded(u * centre), np.maximum(np.rint(UNIT * u), 1.0)
+        off = whole - centre
         sums = [whole_sums(psu, self.clusters, values, 2 * LARGEST) for values in off]
-        return np.stack(sums, axis=1), np.bincount(psu, minlength=self.clusters).astype(np.int64)
+        return np.stack(sums, axis=1), np.bincount(psu, size, self.clusters).astype(np.int64)

@@ -1,9 +1,9 @@
 """Squares given weights: what is expected of the noisy squares between clusters if weights are public.
 
-What was measured is Σ_j φ(R_j)/n_j, where R_j is the sum over cluster j of u(y/y₀ − 1 − e_c), or of u(t − e_c) in
-scales if the outcome has no logarithm. u is the public weight relative to the mean weight, and e_c the public centre of
-the cell. This is the scale of weighted means, of which standard errors are made. It is right for skewed effects of
-clusters too: T is then the variance that normal effects need for the same standard errors.
+What was measured is Σ_j φ(R_j)/a_j, where R_j is the sum over cluster j of u(y/y₀ − 1 − e_c), or of u(t − e_c) in
+scales if the outcome has no logarithm. u is the public weight relative to the mean weight, a_j is the sum of u, and e_c
+is the public centre of the cell. This is the scale of weighted means, of which standard errors are made. It is right
+for skewed effects of clusters too: T is then the variance that normal effects need for the same standard errors.
 
 Given the means of t in cells and the slope b, what u multiplies has the weighted mean m_c − 1 (or t̄_c) in cell c. For a
 record it is to first order in b larger by a_c·b(g − g̃_c), where g̃_c is the weighted mean score of the cell and a_c is
@@ -12,10 +12,10 @@ Two records of a cluster have the covariance k of δ, and a record has the varia
 outcome, else those of t. The means of δ in cells are zero, because the means of t in cells are given. So with the sums
 N of one, U of u, and B of u(g − g̃_c) over the records of cluster j and cell c, and V = U + bB (or U),
 
-    E Σ_j R_j²/n_j = k a'Fa + (v − k) a'Ga + o'Ao + 2b o'Ca + b² a'Ea,    o_c = m_c − 1 − e_c  (or t̄_c − e_c),
+    E Σ_j R_j²/a_j = k a'Fa + (v − k) a'Ga + o'Ao + 2b o'Ca + b² a'Ea,    o_c = m_c − 1 − e_c  (or t̄_c − e_c),
 
-    A = Σ_j U_j U_j'/n_j,    C = Σ_j U_j B_j'/n_j,    E = Σ_j B_j B_j'/n_j,    F = Σ_j Σ_k W_jk W_jk'/n_j,
-    G = diag Σ_j(Σu²(1 + b(g − g̃_c))² − V_jc²/n_c)/n_j,    W_jkc = V_jc(1[j = k] − N_kc/n_c).
+    A = Σ_j U_j U_j'/a_j,    C = Σ_j U_j B_j'/a_j,    E = Σ_j B_j B_j'/a_j,    F = Σ_j Σ_k W_jk W_jk'/a_j,
+    G = diag Σ_j(Σu²(1 + b(g − g̃_c))² − V_jc²/n_c)/a_j,    W_jkc = V_jc(1[j = k] − N_kc/n_c).
 
 F and G are polynomials in b. The line in g takes up a part of both, as in `outcome_clusters.py`. The first two terms
 have the χ² factor of P, and φ is Huber's function, which takes away what it does for normal values of this size.
@@ -129,14 +129,14 @@ class SumsInClusters:
 
     @property
     def per(self) -> sparse.dia_matrix:
-        """1/n_j, as a diagonal matrix."""
-        return sparse.diags(1 / np.asarray(self.number.sum(axis=1)).ravel())
+        """1/a_j, as a diagonal matrix."""
+        return sparse.diags(1 / np.asarray(self.u.sum(axis=1)).ravel())
 
     @property
     def freedom(self) -> float:
         """The degrees of freedom of the squares of all clusters, as a share of their number, if T is a usual one."""
-        number, total, squares = (np.asarray(one.sum(axis=1)).ravel() for one in (self.number, self.u, self.squared[0]))
-        usual = (USUAL * total**2 + squares) / number
+        total, squares = (np.asarray(one.sum(axis=1)).ravel() for one in (self.u, self.squared[0]))
+        usual = (USUAL * total**2 + squares) / total
         return float(usual.sum() ** 2 / (len(usual) * (usual**2).sum()))
 
     def alike(self, one: sparse.csr_matrix, other: sparse.csr_matrix) -> Floats:
