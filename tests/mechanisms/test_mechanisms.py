@@ -355,7 +355,7 @@ def test_what_is_not_on_the_list_is_refused(house, toy, tmp_path, monkeypatch):
     released(toy, tmp_path / "r", monkeypatch)
     monkeypatch.setattr(registry, "MECHANISMS", MECHANISMS)
     with pytest.raises(
-        SurveyError, match=r"'privacy\.mechanism' must be one of 'fbs', 'fbp', 'laplace', 'laplace-paper'"
+        SurveyError, match=r"'privacy\.mechanism' must be one of 'fbs', 'fbp', 'margins', 'laplace', 'laplace-paper'"
     ):
         spec_of(house, "toy", "global")
     with pytest.raises(SurveyError, match="does not follow its schema"):

@@ -38,6 +38,7 @@ by = ["region", "sex"]
 TRIED = {
     "fbs asymptotic": ("fbs", "asymptotic"),
     "fbs global": ("fbs", "global"),
+    "margins": ("margins", "global"),
     "laplace": ("laplace", "global"),
 }
 ANSWERS = (22_000.0, 50.0), (31_234.5, 87.6)

@@ -91,6 +91,8 @@ def microdata(path):
 def measurement(path):
     """All but the numbers that were measured with noise, and the scales that follow from them."""
     content = json.loads(path.read_text())
+    if "narrow_bands" in content:
+        return measurement_of_margins(content)
     for scale in ("outcome_scale", "weight_scale"):
         content.pop(scale)
     content["weighted_sums"].pop("reach")  # which follows from the scales
@@ -98,6 +100,16 @@ def measurement(path):
         for name in {"outcome", "weight", "values"} & set(part):
             part[name] = np.shape(part[name])
     return content
+
+
+def measurement_of_margins(content):
+    """The same for margins: without noisy numbers, and the wide bands and limits that follow from narrow bands."""
+    for part in ("narrow_bands", "sums_of_amounts", "sums_of_weights", "margins"):
+        for use in content[part]:
+            use["values"] = len(np.shape(use["values"]))
+    for answer in content["answers"]:
+        answer.pop("wide")
+    return content | {"limits": sorted(content["limits"])}
 
 
 def draws(path):
