@@ -1,4 +1,4 @@
-"""Releases and further answers: what cannot be released by this mechanism is refused before the charge, and nothing else is shown."""
+"""Releases of one outcome and further answers: what they cannot have is refused before the charge."""
 
 import json
 

@@ -17,7 +17,7 @@ import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
-from mbi import CliqueVector, Domain, Factor, marginal_oracles
+from mbi import CliqueVector, Domain, Factor, marginal_oracles  # noqa: E402  64-bit numbers have to be asked for first
 
 LEVELS = {"cell": 3, "a": 2, "b": 3, "c": 4, "d": 2}
 FACTORS = [("a",), ("cell", "a"), ("cell", "b"), ("a", "b"), ("b", "c"), ("a", "c"), ("c", "d")]

@@ -1,4 +1,4 @@
-"""Expected margins of the graphical model agree with those of mbi, for a graph with a cycle (golden/margins/make.py)."""
+"""Expected margins of the graphical model agree with mbi's, for a graph with a cycle (golden/margins/make.py)."""
 
 import json
 from pathlib import Path
