@@ -15,6 +15,7 @@ import polars as pl
 from svysynth.core.engine import block_slices
 from svysynth.core.grouping import Floats
 from svysynth.core.safe_repr import outlined
+from svysynth.core.spec.whole import Spec
 from svysynth.core.transforms import Transform
 from svysynth.estimation.combining import UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import NOTHING, decimals, figure, percent
@@ -27,7 +28,16 @@ from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.release import Release
 from svysynth.publishing.lookalikes import EXTREMES, NEAR, LookAlikes, look_alikes
 from svysynth.publishing.report.page import render, render_part
-from svysynth.publishing.report.plots import Image, chosen, draw_plot, scatters, statistic_name, thinned, violins
+from svysynth.publishing.report.plots import (
+    Image,
+    answer_of,
+    chosen,
+    draw_plot,
+    scatters,
+    statistic_name,
+    thinned,
+    violins,
+)
 from svysynth.publishing.verdict import ReleaseVerdict
 from svysynth.survey.columns import ALL
 from svysynth.survey.survey import Survey
@@ -46,7 +56,7 @@ def internal_page(
     evidence: Evidence,
 ) -> str:
     """`report.html` of the internal folder; what is particular to one mechanism comes as its evidence."""
-    comparisons = _compare(review.compared, release.spec.survey.shown(release.spec.survey.outcome))
+    comparisons = _compare(review.compared, release.spec)
     alike = look_alikes(survey, synthetic.surveys) if survey.scratch is None else None
     sections = evidence.sections()
     return render(
@@ -159,11 +169,11 @@ class _Comparison:
     overlap: Floats
 
 
-def _compare(compared: pl.DataFrame, outcome: str) -> list[_Comparison]:
+def _compare(compared: pl.DataFrame, spec: Spec) -> list[_Comparison]:
     by = compared.columns[2 : compared.columns.index("estimate")]
     groups = compared.group_by("table", "statistic", maintain_order=True)
     return [
-        _comparison(number, str(title), str(statistic), by, rows, outcome)
+        _comparison(number, str(title), str(statistic), by, rows, answer_of(str(title), spec))
         for number, ((title, statistic), rows) in enumerate(groups, start=1)
     ]
 

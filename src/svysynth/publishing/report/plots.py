@@ -22,6 +22,7 @@ from svysynth.core.errors import shown
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.core.spec.statistics import described
+from svysynth.core.spec.whole import Spec
 from svysynth.core.streams import Streams
 from svysynth.estimation.layout import WideRow, WideTable
 from svysynth.mechanisms.base import Plot
@@ -103,6 +104,13 @@ def dot_plot(labels: Sequence[str], series: Sequence[Series], alt: str, *, from_
         if len(series) > 1:
             figure.legend(loc="outside upper left", ncols=len(series), frameon=False, handletextpad=0.3)
         return _image(figure, alt)
+
+
+def answer_of(title: str, spec: Spec) -> str:
+    """The label of the answer that a table with this title is of. Titles may end with what it is restricted to."""
+    tables = [table for table in spec.requested_tables if title.startswith(table.title)]
+    of = max(tables, key=lambda table: len(table.title)).of if tables else None
+    return spec.survey.shown(of or spec.survey.outcome)
 
 
 def statistic_name(statistic: str, outcome: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats
+from svysynth.core.registry import find_mechanism
 from svysynth.core.safe_repr import outlined
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, notes_on, wide_tables
@@ -21,7 +22,7 @@ from svysynth.mechanisms.synthetic_files import SHIFTS
 from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release
 from svysynth.publishing.report.page import render
-from svysynth.publishing.report.plots import COLOURS, Image, curves, plots_of_table, statistic_name
+from svysynth.publishing.report.plots import COLOURS, Image, answer_of, curves, plots_of_table, statistic_name
 from svysynth.publishing.report.snippets import full_errors, released_by, rules_of, snippets
 from svysynth.survey.formats.csv import guarded
 
@@ -90,6 +91,8 @@ def public_page(release: Release) -> str:
         population=synthetic.rules == "population",
         full=full_errors(release),
         imputed=synthetic.rules == "imputed",
+        answers=[*spec.survey.answers, *([] if spec.survey.weight_public else ["weights"])],
+        several=_has_answers(release),
         margins=spec.survey.calibration is not None,
         weight_public=spec.survey.weight_public,
         shifts=release.file_name(SHIFTS) if SHIFTS in release.attachments else None,
@@ -98,6 +101,7 @@ def public_page(release: Release) -> str:
         exact=estimation.variance == "taylor",
         variance=estimation.variance,
         snippets=snippets(release) if "csv" in release.endings and release.microdata and not release.seeded else {},
+        coded=number_of_table(release),
         notes=_notes(release),
         created=release.created.isoformat(),
         version=version("svysynth"),
@@ -106,6 +110,13 @@ def public_page(release: Release) -> str:
         counted=_counted,
         listed=_listed,
     )
+
+
+def _has_answers(release: Release) -> bool:
+    """Whether the release is of a mechanism that counts answers of every kind."""
+    privacy = release.spec.privacy
+    member = None if privacy is None else find_mechanism(privacy.mechanism, privacy.guarantee)
+    return member is not None and member.answers
 
 
 def _level(confidence: float) -> str:
@@ -185,6 +196,10 @@ def _columns(release: Release) -> list[tuple[str, str]]:
             survey.outcome: "The outcome, synthetic, within the public bounds",
             SMOOTHED: "The weight: synthetic, not smoothed; for estimates and standard errors",
         }
+    for name, variable in survey.variables.items():
+        if name != survey.outcome:
+            gaps = "; empty where there is no answer" if survey.may_miss(name) else ""
+            meanings[name] = f"An answer ({variable.kind}), synthetic{gaps}"
     if survey.weight_public:
         meanings |= {SMOOTHED: "The weight: public, as in the survey", UNSMOOTHED: "The same"}
     for column, labels in release.levels.items():
@@ -224,10 +239,13 @@ def _promise(release: Release) -> list[tuple[str, str]]:
         ("Sampler", guarantee.sampler or ""),
         ("Bounds of records taken over", f"{guarantee.draws:,} draws" if guarantee.draws else ""),
     ]
+    outcome = release.spec.survey.outcome
     if privacy is not None and privacy.bounds is not None:
         (low, high), (least, most) = privacy.bounds.outcome, privacy.bounds.weight
         of_weight = "" if release.spec.survey.weight_public else f", weight {least:,.10g} to {most:,.10g}"
-        found.append(("Public bounds", f"outcome {low:,.10g} to {high:,.10g}{of_weight}"))
+        others = [(name, one.bounds) for name, one in release.spec.survey.variables.items() if one.bounds]
+        more = "".join(f", {name} {ends[0]:,.10g} to {ends[1]:,.10g}" for name, ends in others if name != outcome)
+        found.append(("Public bounds", f"outcome {low:,.10g} to {high:,.10g}{of_weight}{more}"))
     return [(name, value) for name, value in found if value]
 
 
@@ -298,8 +316,8 @@ class _View:
 
 def _views(release: Release) -> list[_View]:
     survey, views = release.spec.survey, []
-    outcome = survey.shown(survey.outcome)
     for number, table in enumerate(wide_tables(release.tables, survey.variable_labels), start=1):
+        outcome = answer_of(table.title, release.spec)
         names = [statistic_name(statistic, outcome) for statistic in table.statistics]
         shown = min(len(table.rows), MOST_ROWS_SHOWN)
         rows = list(zip(table.rows[:shown], table.spans(shown), strict=True))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from svysynth.core.spec.requests import only_direct
 from svysynth.core.spec.statistics import Quantile, Share, number, of_distribution, parse_statistic
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.mechanisms.base import Mechanism, mechanism_of
@@ -18,9 +19,19 @@ from svysynth.publishing.report.page import r_name, render_code
 from svysynth.survey.formats.csv import guarded
 
 
+def number_of_table(release: Release) -> int | None:
+    """The number of the first table of the outcome by public columns; None without one."""
+    survey, tables = release.spec.survey, enumerate(release.requested_tables, start=1)
+    return next((number for number, one in tables if only_direct(one, survey.outcome, survey.public) is None), None)
+
+
 def snippets(release: Release) -> Mapping[str, str]:
-    """Code that makes the first table from the synthetic files, in R, Stata and Python."""
-    spec, table = release.spec, release.requested_tables[0]
+    """Code that makes the first table of the outcome by public columns from the synthetic files; none without one."""
+    spec, survey = release.spec, release.spec.survey
+    number = number_of_table(release)
+    if number is None:
+        return {}
+    table = release.requested_tables[number - 1]
     synthetic, calibration = rules_of(release), spec.survey.calibration
     columns = release.previews[0].columns
     declared = spec.survey.strata
