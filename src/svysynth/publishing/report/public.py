@@ -23,7 +23,7 @@ from svysynth.privacy.guarantee import NOT_DIFFERENTIAL_PRIVACY
 from svysynth.privacy.release import MICRODATA_DIGITS, NOT_FOR_RELEASE, TABLE_DIGITS, Release
 from svysynth.publishing.report.page import render
 from svysynth.publishing.report.plots import COLOURS, Image, answer_of, curves, plots_of_table, statistic_name
-from svysynth.publishing.report.snippets import full_errors, released_by, rules_of, snippets
+from svysynth.publishing.report.snippets import full_errors, number_of_table, released_by, rules_of, snippets
 from svysynth.survey.formats.csv import guarded
 
 MOST_ROWS_SHOWN = 2_000

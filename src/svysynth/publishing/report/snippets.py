@@ -27,7 +27,7 @@ def number_of_table(release: Release) -> int | None:
 
 def snippets(release: Release) -> Mapping[str, str]:
     """Code that makes the first table of the outcome by public columns from the synthetic files; none without one."""
-    spec, survey = release.spec, release.spec.survey
+    spec = release.spec
     number = number_of_table(release)
     if number is None:
         return {}
