@@ -67,15 +67,7 @@ class MeasuredTerms:
         needed = {term: tuple(dict.fromkeys((*term, *found.inside))) for term in found.terms}
         lacking = [needed[term] for term in needed if not self._has(needed[term])]
         reasons = [self._reason(needed[term], lacking, found.parsed.left) for term in found.terms]
-        measured = [YES if trusted else NO for trusted, _ in reasons]
-        table = found.regression.table.with_columns(
-            pl.Series("measured", measured, dtype=pl.String),
-            pl.Series("because", [reason for _, reason in reasons], dtype=pl.String),
-        )
-        notes = [note for answer, note in ((YES, TRUSTED), (NO, NOT_TRUSTED)) if answer in measured]
-        why = dict.fromkeys(reason for trusted, reason in reasons if not trusted)
-        notes += [f"{reason[0].upper()}{reason[1:]}." for reason in why]
-        return replace(found.regression, table=table, notes=(*found.regression.notes, *notes))
+        return with_reasons(found, reasons)
 
     def _reason(self, term: Term, lacking: Sequence[Term], left: LeftSide) -> tuple[bool, str]:
         """Whether coefficients that need the means by a term are measured, and why."""
@@ -102,6 +94,19 @@ class MeasuredTerms:
 
     def _models(self, term: Term) -> bool:
         return not term or any(set(term) <= set(other) for other in self.terms)
+
+
+def with_reasons(found: CombinedRegression, reasons: Sequence[tuple[bool, str]]) -> Regression:
+    """A regression with the columns `measured` and `because`, from a reason for each term, and notes on them."""
+    measured = [YES if trusted else NO for trusted, _ in reasons]
+    table = found.regression.table.with_columns(
+        pl.Series("measured", measured, dtype=pl.String),
+        pl.Series("because", [reason for _, reason in reasons], dtype=pl.String),
+    )
+    notes = [note for answer, note in ((YES, TRUSTED), (NO, NOT_TRUSTED)) if answer in measured]
+    why = dict.fromkeys(reason for trusted, reason in reasons if not trusted)
+    notes += [f"{reason[0].upper()}{reason[1:]}." for reason in why]
+    return replace(found.regression, table=table, notes=(*found.regression.notes, *notes))
 
 
 def explain_unknown(found: CombinedRegression) -> Regression:

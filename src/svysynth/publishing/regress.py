@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from svysynth.core.errors import SurveyError
+from svysynth.core.registry import ListedMechanism, find_mechanism
 from svysynth.core.spec.estimation import EstimationSpec
-from svysynth.core.spec.whole import ModelSpec
-from svysynth.estimation.combined_regression import regression_of_files
+from svysynth.core.spec.whole import ModelSpec, Spec
+from svysynth.estimation.combined_regression import CombinedRegression, regression_of_files
 from svysynth.estimation.combining import Synthetic
 from svysynth.estimation.explained import Family
 from svysynth.estimation.regression import Regression, regression_of
 from svysynth.mechanisms.base import Mechanism, mechanism_of
+from svysynth.mechanisms.margins.measured_pairs import MeasuredPairs
 from svysynth.mechanisms.measured_terms import MeasuredTerms, explain_unknown
 from svysynth.mechanisms.synthetic_files import file_name, surveys_of_files
 from svysynth.privacy.manifest import Manifest
@@ -83,7 +85,8 @@ def _of_release(
     synthetic = mechanism.synthetic(release.microdata, spec.privacy.mechanism, spec.model)
     synthetic = replace(synthetic, standing="uncharged" if release.seeded else "post-processing")
     found = regression_of_files(synthetic, formula, family, estimation or spec.estimation, domain)
-    return MeasuredTerms.of(spec.survey, spec.privacy, spec.model).explain(found)
+    member = find_mechanism(spec.privacy.mechanism, spec.privacy.guarantee)
+    return _explained(found, spec, MeasuredTerms.of(spec.survey, spec.privacy, spec.model), member)
 
 
 def _of_folder(
@@ -101,7 +104,15 @@ def _of_folder(
     _refuse_unknown_domain(domain, tuple(one.condition for one in manifest.survey.domains))
     with _synthetic(public, manifest, mechanism, files) as synthetic:
         found = regression_of_files(synthetic, formula, family, estimation or manifest.estimation, domain)
-    return MeasuredTerms.of(manifest.survey, privacy, manifest.model).explain(found)
+    terms = MeasuredTerms.of(manifest.survey, privacy, manifest.model)
+    return _explained(found, manifest.spec(), terms, find_mechanism(privacy.mechanism, privacy.guarantee))
+
+
+def _explained(
+    found: CombinedRegression, spec: Spec, terms: MeasuredTerms, member: ListedMechanism | None
+) -> Regression:
+    """A regression, with what was measured: pairs of columns, or the terms of a model."""
+    return MeasuredPairs.of(spec).explain(found) if member and member.answers else terms.explain(found)
 
 
 @contextlib.contextmanager

@@ -133,12 +133,18 @@ class Spec(Section):
         return self.model_copy(update={"survey": self.survey.first_stage})
 
     @property
-    def of_release(self) -> Spec:
-        """The spec as its mechanism uses it: without further answers, or with them and without a log transform."""
-        survey, privacy = self.survey, self.privacy
+    def releases_answers(self) -> bool:
+        """Whether its mechanism releases answers of every kind. It then needs no transform."""
+        privacy = self.privacy
         member = None if privacy is None else find_mechanism(privacy.mechanism, privacy.guarantee)
-        if member is not None and member.answers:
-            return self.model_copy(update={"survey": survey.model_copy(update={"transform": "identity"})})
+        return member is not None and member.answers
+
+    @property
+    def of_release(self) -> Spec:
+        """The spec as its mechanism uses it: without further answers, unless these are released too."""
+        survey = self.survey
+        if self.releases_answers:
+            return self
         others = survey.variables.keys() - {survey.outcome}
         columns = {name: column for name, column in survey.columns.items() if name not in others}
         return self.model_copy(update={"survey": survey.model_copy(update={"variables": {}, "columns": columns})})
@@ -181,6 +187,8 @@ def validate_spec(content: Mapping[str, Any], place: str = "spec") -> Spec:
     named = [spec.survey.domain, *(table.domain for table in spec.tables), *spec.survey.domains]
     domains = tuple(dict.fromkeys(domain for domain in named if domain))
     settings: dict[str, Any] = {"domains": domains}
+    if spec.releases_answers:
+        settings["transform"] = "identity"
     if spec.survey.calibration is not None:
         settings["population_total"] = spec.survey.calibration.total
     return spec.model_copy(update={"survey": spec.survey.model_copy(update=settings)})

@@ -179,7 +179,7 @@ def _cells(public: pl.DataFrame, survey: Survey, spec: Spec) -> Cells:
 def _measure(survey: Survey, spec: Spec, epsilon: float, noise: Noise) -> Measurement:
     own = codings(spec.survey, bounds_of(spec))
     cells = _cells(_public_part(survey), survey, spec)
-    pairs = pairs_of(own, spec.survey, spec.requested_tables)
+    pairs = pairs_of(spec.survey.answers, spec.survey, spec.requested_tables)
     values = {one.name: np.asarray(survey.weights if one.name == WEIGHT else survey.values(one.name)) for one in own}
     return measure(values, cells, own, plan_margins(own, cells.sizes, pairs, epsilon), noise)
 

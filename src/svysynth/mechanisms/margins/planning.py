@@ -89,9 +89,9 @@ def modelled_columns(survey: SurveySpec, tables: Sequence[TableSpec]) -> tuple[s
     return tuple(dict.fromkeys([*known, *([survey.strata] if survey.strata else [])]))
 
 
-def pairs_of(codings: Sequence[Coding], survey: SurveySpec, tables: Sequence[TableSpec]) -> tuple[tuple[str, str], ...]:
+def pairs_of(answers: Sequence[str], survey: SurveySpec, tables: Sequence[TableSpec]) -> tuple[tuple[str, str], ...]:
     """The pairs of answers whose margins are measured: the outcome with all others, and those of tables."""
-    names = [one.name for one in codings if one.name != WEIGHT]
+    names = [name for name in answers if name != WEIGHT]
     found = [(survey.outcome, other) for other in names if other != survey.outcome]
     for table in tables:
         asked = request(table, survey.outcome, survey.kinds)

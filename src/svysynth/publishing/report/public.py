@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from svysynth.core.grouping import Floats
-from svysynth.core.registry import find_mechanism
 from svysynth.core.safe_repr import outlined
 from svysynth.estimation.combining import SMOOTHED, UNSMOOTHED, Synthetic
 from svysynth.estimation.layout import MARKS, WideRow, WideTable, figure, notes_on, wide_tables
@@ -92,7 +91,7 @@ def public_page(release: Release) -> str:
         full=full_errors(release),
         imputed=synthetic.rules == "imputed",
         answers=[*spec.survey.answers, *([] if spec.survey.weight_public else ["weights"])],
-        several=_has_answers(release),
+        several=spec.releases_answers,
         margins=spec.survey.calibration is not None,
         weight_public=spec.survey.weight_public,
         shifts=release.file_name(SHIFTS) if SHIFTS in release.attachments else None,
@@ -110,13 +109,6 @@ def public_page(release: Release) -> str:
         counted=_counted,
         listed=_listed,
     )
-
-
-def _has_answers(release: Release) -> bool:
-    """Whether the release is of a mechanism that counts answers of every kind."""
-    privacy = release.spec.privacy
-    member = None if privacy is None else find_mechanism(privacy.mechanism, privacy.guarantee)
-    return member is not None and member.answers
 
 
 def _level(confidence: float) -> str:
