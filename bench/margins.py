@@ -48,14 +48,14 @@ def spec_of(case: Case, epsilon: float) -> Spec:
 
 
 class Clock:
-    """The seconds between messages of progress."""
+    """The processor seconds between messages of progress."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._step, self._since = "", time.perf_counter()
+        self._step, self._since = "", time.process_time()
 
     def __call__(self, message: str) -> None:
-        now = time.perf_counter()
+        now = time.process_time()
         if self._step:
             self.seconds[self._step] = now - self._since
         self._step = next((step for start, step in STEPS.items() if message.startswith(start)), "")
@@ -87,7 +87,8 @@ def one(case: Case, folder: Path, epsilon: float, seed: int) -> tuple[list[Row],
     reasons = " / ".join(f"{reason.level}: {reason.text}" for reason in verdict.reasons)
     seconds = {f"seconds_{step}": clock.seconds.get(step) for step in STEPS.values()}
     ran = head | {"records": len(survey), "verdict": verdict.level, "reasons": reasons} | seconds
-    return [head | row for row in compared(released, direct, case)], [head | row for row in joint(case, survey, made)], ran
+    tables, answers = compared(released, direct, case), joint(case, survey, made)
+    return [head | row for row in tables], [head | row for row in answers], ran
 
 
 def judge(
@@ -121,6 +122,7 @@ def compared(released: pl.DataFrame, direct: pl.DataFrame, case: Case) -> Iterat
             "statistic": statistic,
             "rows": known.height,
             "rms_off": float(np.sqrt(np.nanmean(off**2))),
+            "median_off": float(np.nanmedian(np.abs(off))),
             "largest_off": float(np.nanmax(np.abs(off))),
             "inside": float(known["estimate_direct"].is_between(known["lower"], known["upper"]).mean()),
             "length": float(length.median()),
@@ -141,7 +143,7 @@ def joint(case: Case, survey: SurveyInMemory, made: Made) -> Iterator[Row]:
     for formula in case.regressions:
         own, files = regression_of(survey, formula), regression_of_files(made.synthetic, formula).regression
         for before, after in zip(own.table.iter_rows(named=True), files.table.iter_rows(named=True), strict=True):
-            if before["term"] == after["term"] and before["term"] != "(Intercept)":
+            if before["term"] == after["term"] and before["term"] != "Intercept":
                 yield {
                     "figure": f"{formula}: {before['term']}",
                     "direct": before["estimate"],

@@ -99,7 +99,8 @@ YES_NO = {"kind": "yes/no", "yes": ["1"], "no": ["0"]}
 
 def cases() -> list[Case]:
     """All cases, in the order in which they are run."""
-    return [_incomes(), _earnings(), _cholesterol(), _schools(True), _schools(False), *_wages()]
+    earnings = _earnings("ses", "location"), _earnings("ses, industries", "NACE1")
+    return [_incomes(), earnings[0], _cholesterol(), _schools(True), _schools(False), *_wages(), earnings[1]]
 
 
 def _incomes() -> Case:
@@ -128,13 +129,13 @@ def _incomes() -> Case:
     )
 
 
-def _earnings() -> Case:
+def _earnings(name: str, column: str) -> Case:
     education = "ISCED 0 and 1", "ISCED 2", "ISCED 3 and 4", "ISCED 5A", "ISCED 5B"
     contract = "apprentice", "indefinite duration", "temporay/fixed duration"
     return Case(
+        name,
         "ses",
-        "ses",
-        "Earnings of employees (ses)",
+        f"Earnings of employees, by {column} and sex (ses)",
         {"weight": "weights", "population_total": 115_741.0},
         {
             "earningsHour": amount(1, 500),
@@ -143,7 +144,7 @@ def _earnings() -> Case:
             "contract": category(*contract),
             "fullPart": {"kind": "yes/no", "yes": ["FT"], "no": ["PT"]},
         },
-        ("NACE1", "sex"),
+        (column, "sex"),
         (0.5, 200),
         by_answers=("education",),
         correlations=(("earningsHour", "overtimeHours"),),
