@@ -26,11 +26,13 @@ import polars as pl
 import svysynth
 from margins_files import Case, cases
 from real_files import export
+from svysynth.core.grouping import Floats
 from svysynth.core.spec.whole import Spec, validate_spec
 from svysynth.estimation.combined_regression import regression_of_files
 from svysynth.estimation.regression import regression_of
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import Made, mechanism_of
+from svysynth.mechanisms.margins.measuring import AMOUNT_BANDS
 from svysynth.privacy.release import TABLE_DIGITS, NotCharged, rounded
 from svysynth.publishing.verdict import ReleaseVerdict, beside, beyond_the_data, judge_release
 from svysynth.survey.survey import SurveyInMemory, survey_from_frame
@@ -139,7 +141,8 @@ def joint(case: Case, survey: SurveyInMemory, made: Made) -> Iterator[Row]:
     for pair in case.correlations:
         found = [correlation(one, *pair) for one in made.synthetic.surveys]
         name = f"correlation of {pair[0]} and {pair[1]}"
-        yield {"figure": name, "direct": correlation(survey, *pair), "released": float(np.mean(found))}
+        direct, within = correlation(survey, *pair), correlation_in_bands(survey, *pair)
+        yield {"figure": name, "direct": direct, "in_bands": within, "released": float(np.mean(found))}
     for formula in case.regressions:
         own, files = regression_of(survey, formula), regression_of_files(made.synthetic, formula).regression
         for before, after in zip(own.table.iter_rows(named=True), files.table.iter_rows(named=True), strict=True):
@@ -156,7 +159,25 @@ def joint(case: Case, survey: SurveyInMemory, made: Made) -> Iterator[Row]:
 
 def correlation(survey: SurveyInMemory, first: str, second: str) -> float:
     """The weighted correlation of two answers."""
-    covariance = np.cov(survey.values(first), survey.values(second), aweights=survey.weights)
+    return correlation_of(survey.values(first), survey.values(second), survey.weights)
+
+
+def correlation_in_bands(survey: SurveyInMemory, first: str, second: str) -> float:
+    """The correlation that is left without any noise if amounts are independent within wide bands."""
+    generator = np.random.default_rng(0)
+    mixed = []
+    for values in map(survey.values, (first, second)):
+        other = values != 0
+        band = np.where(other, np.searchsorted(np.quantile(values[other], AMOUNT_BANDS), values, side="right"), -1)
+        found = values.copy()
+        for one in np.unique(band):
+            found[band == one] = generator.permutation(values[band == one])
+        mixed.append(found)
+    return correlation_of(mixed[0], mixed[1], survey.weights)
+
+
+def correlation_of(first: Floats, second: Floats, weights: Floats) -> float:
+    covariance = np.cov(first, second, aweights=weights)
     return float(covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1]))
 
 

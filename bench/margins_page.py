@@ -168,13 +168,21 @@ def joint_answers(joint: pl.DataFrame) -> str:
             held = f" ({inside.sum()} of {len(inside)})" if len(inside) else ""
             entries.append(f"{number(float(own['released'].mean()))}{error}{held}")  # type: ignore[arg-type]
         direct = number(some["direct"][0]) + (f" ± {number(some['direct_se'][0])}" if some["direct_se"][0] else "")
-        rows.append([str(file), str(figure).replace("~", "on"), direct, *entries])
+        within = "" if some["in_bands"][0] is None else number(some["in_bands"][0])
+        rows.append([str(file), str(figure).replace("~", "on"), direct, within, *entries])
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in shown)
-    note = """Estimates with standard errors, the mean over runs, and in brackets in how many runs the direct estimate is
-    inside the released interval. Correlations are weighted, and the mean over the files of a release. A pair of answers
-    is measured together if one of them is the outcome, or if a table is of one by the other. All other pairs are
-    independent in the files, given what was measured."""
-    return paragraph(note) + "\n\n" + table(f"file | figure | direct | {heads}", "llr" + "r" * len(shown), rows)
+    note = """Estimates with standard errors, the mean over runs, and in brackets in how many runs the direct estimate
+    is inside the released interval. Correlations are weighted, and the mean over the files of a release. *In bands* is
+    the direct correlation, without noise, if amounts are independent within the wide bands of margins: what is lost
+    there is lost at every ε. A pair of answers is measured together if one of them is the outcome, or if a table is of
+    one by the other. All other pairs are independent in the files, given what was measured. So a regression of an
+    answer on one that was not measured with it is wrong at every ε, and its interval does not show it; `svysynth
+    regress` marks its coefficients as not measured."""
+    return (
+        paragraph(note)
+        + "\n\n"
+        + table(f"file | figure | direct | in bands | {heads}", "llrr" + "r" * len(shown), rows)
+    )
 
 
 def number(value: float) -> str:
