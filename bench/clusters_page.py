@@ -46,7 +46,8 @@ BOTTOM = """
 If clusters are ignored, intervals are far too short, and the shorter the larger the part of the population: cells that
 are spread over all clusters have most of the variance between clusters. Noisy sums with clusters cover at least as
 often as the direct analysis, which itself covers too rarely in small cells. Their intervals are at most 1.3 times as
-long.
+long. Chains have at most 2 rounds here, where those of a release have up to 24. Within these rounds 142 of 300 fits
+passed their diagnostics at 0.05, and 131 at 0.2; the tables have all of them.
 
 Noise on the tables covers counts and means in 0.95 of the samples or more. With the narrower bounds, intervals of
 counts are at most 1.22 times as long as those of the direct analysis. Those of means are longer: 1.27 and 1.50 times
@@ -56,12 +57,11 @@ the spread of outcomes comes from sums with more noise.
 
 The weights α of the asymptotic mechanism move the centre of the posterior away from where it is without them. The bias
 that all samples have in common is corrected. What differs from sample to sample stays: 1.2% of the mean at 0.05, beside
-a sampling error of 2.6%. Standard errors contain it, estimated from simulated surveys ([method.md](method.md)). Without
-this term intervals of means of the whole file covered in 0.910 of 299 samples at 0.05, and those of margins in 0.914.
-At 0.05 the mechanism refused one sample of 300.
-
-An earlier version of FBS from noisy sums, which measured squares of logarithms between clusters, had coverage of 0.954
-to 0.987 in 300 releases for each share.
+a sampling error of 2.6%. Standard errors contain it, estimated from simulated surveys ([method.md](method.md)). With
+0.05 between clusters, intervals of means of the whole file cover in 0.926 of 299 samples and those of margins in 0.940;
+without this term it was 0.910 and 0.914. The term makes intervals of means 3% to 6% longer there, and 2% to 4% with 0.2
+between clusters, where they cover as often as they should without it too. The mechanism refused one sample of 300 at
+0.05, before the charge, and none of 176 at 0.2.
 
 `python bench/clusters.py --help` says how to run the study.
 """
