@@ -9,7 +9,7 @@ margins, and the centres of the priors are drawn from these. For a model that is
 
 The prior of an interaction has the variance τ² + 1/μ₀, where μ₀ is its expected margin without it: sample counts have
 the relative variance 1/μ₀ around those of the population, and the interactions of the population have the variance τ²,
-which is estimated for each factor.
+which is estimated for each level of the last answer of a factor: rare levels may depart from independence far more.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Fitted:
     fitter: Fitter
     problem: Problem
     mode: Parameters
-    spreads: tuple[float, ...]
-    """The estimated τ of each factor."""
+    spreads: tuple[Floats, ...]
+    """The estimated τ of each factor, for each level of its last answer."""
 
     def draw(self, generator: np.random.Generator) -> Parameters:
         """A draw from the posterior, from fresh noise."""
@@ -140,7 +140,9 @@ def fit(graph: Graph, noisy: Sequence[Floats | None], sd: Sequence[Any]) -> Fitt
     fitter = Fitter(graph)
     theta, centre = _main_effects(graph, noisy, sd), graph.zeros()
     spread = [jnp.full(shape, MAIN_SPREAD if order == 1 else 1e-3) for shape, order in zip(shapes, orders, strict=True)]
-    spreads = [MAIN_SPREAD if order == 1 else 0.0 for order in orders]
+    spreads = [
+        np.full(shape[-1], MAIN_SPREAD if order == 1 else 0.0) for shape, order in zip(shapes, orders, strict=True)
+    ]
     for order in range(2, max(orders) + 1):
         if order > 2:
             theta = fitter(Problem(filled, precision, centre, tuple(spread)), theta)
@@ -148,7 +150,10 @@ def fit(graph: Graph, noisy: Sequence[Floats | None], sd: Sequence[Any]) -> Fitt
         for place, own in enumerate(orders):
             if own == order:
                 before, base = np.asarray(filled[place]), np.asarray(expected[place])
-                spreads[place] = USUAL_SPREAD if noisy[place] is None else spread_of(before - base, base, sd[place])
+                if noisy[place] is not None:
+                    spreads[place] = spreads_of(before - base, base, sd[place])
+                else:
+                    spreads[place] = np.full(base.shape[-1], USUAL_SPREAD)
                 spread[place] = jnp.sqrt(spreads[place] ** 2 + 1 / jnp.maximum(expected[place], 1.0))
     problem = Problem(filled, precision, centre, tuple(spread))
     return Fitted(fitter, problem, fitter(problem, theta), tuple(spreads))
@@ -173,8 +178,14 @@ def _main_effects(graph: Graph, noisy: Sequence[Floats | None], sd: Sequence[Any
     return tuple(theta)
 
 
-def spread_of(off: Floats, expected: Floats, noise: float) -> float:
-    """The root of the posterior mean of τ², from the deviations of a noisy margin from its expectation without it."""
+def spreads_of(off: Floats, expected: Floats, noise: float) -> Floats:
+    """τ of each level, from the deviations of a noisy margin from its expectation without the interaction."""
+    levels = range(expected.shape[-1])
+    return np.array([_spread_of(off[..., level], expected[..., level], noise) for level in levels])
+
+
+def _spread_of(off: Floats, expected: Floats, noise: float) -> float:
+    """The root of the posterior mean of τ²."""
     off, expected = off.reshape(-1), expected.reshape(-1)
     variance = noise**2 + expected + (SPREADS[:, None] * expected) ** 2
     fits = -0.5 * (np.log(variance) + off**2 / variance).sum(axis=1)
