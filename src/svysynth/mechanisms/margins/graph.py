@@ -21,6 +21,7 @@ from jax.scipy.special import logsumexp
 
 from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
+from svysynth.models.arrays import Array
 
 GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it, modulo 1, are spread more evenly than those of any other number."""
@@ -85,18 +86,24 @@ class Graph:
 
         An entry of a table is a log probability up to a constant: cell × levels of the answers of its scope.
         """
-        parts = [(factor.answers, value[factor.row]) for factor, value in zip(self.factors, parameters, strict=True)]
+        # products with rows of 0 and 1: their derivatives are products too, and far faster than sums by index
+        parts: list[tuple[tuple[int, ...], Array]] = [
+            (factor.answers, jnp.tensordot(np.eye(factor.shape[0])[factor.row], value, 1))
+            for factor, value in zip(self.factors, parameters, strict=True)
+        ]
         tables = []
         for answer in self.order:
             own = [part for part in parts if answer in part[0]]
             scope = tuple(sorted({answer}.union(*(set(answers) for answers, _ in own))))
-            total = sum(_spread(value, answers, scope) for answers, value in own)
+            total = jnp.zeros(())
+            for answers, value in own:
+                total = total + _spread(value, answers, scope)
             total = jnp.broadcast_to(total, (len(self.count), *(self.levels[one] for one in scope)))
             tables.append((answer, scope, total))
             rest = tuple(one for one in scope if one != answer)
             parts = [part for part in parts if answer not in part[0]]
             parts.append((rest, logsumexp(total, axis=1 + scope.index(answer))))
-        return sum(value for _, value in parts), tables
+        return jnp.sum(jnp.stack([value for _, value in parts]), axis=0), tables
 
     def margins(self, parameters: Parameters) -> Parameters:
         """The expected number of records in each cell of each factor."""
