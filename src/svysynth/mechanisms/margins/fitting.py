@@ -32,7 +32,7 @@ MAIN_SPREAD = 5.0
 USUAL_SPREAD = 0.4
 """The scale of the half-Cauchy prior of τ."""
 SPREADS = np.concatenate([[0.0], np.geomspace(0.02, 3.0, 40)])
-MOST_STEPS, MOST_PRODUCTS = 40, 100
+MOST_STEPS, MOST_PRODUCTS = 24, 100
 ENOUGH = 1e-6
 """The relative improvement of the objective at which the search stops."""
 
