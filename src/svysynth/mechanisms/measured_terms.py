@@ -17,6 +17,7 @@ import polars as pl
 from svysynth.core.formula import Formula, Term, parse_formula
 from svysynth.core.registry import find_mechanism
 from svysynth.core.regression_formula import LeftSide
+from svysynth.core.spec.estimation import TableSpec
 from svysynth.core.spec.privacy import PrivacySpec
 from svysynth.core.spec.survey import SurveySpec
 from svysynth.core.spec.whole import ModelSpec
@@ -51,12 +52,21 @@ class MeasuredTerms:
 
     @classmethod
     def of(
-        cls, survey: SurveySpec | SurveyFacts, privacy: PrivacySpec | PrivacyFacts, model: ModelSpec | None
+        cls,
+        survey: SurveySpec | SurveyFacts,
+        privacy: PrivacySpec | PrivacyFacts,
+        model: ModelSpec | None,
+        tables: Sequence[TableSpec] = (),
     ) -> MeasuredTerms:
-        """What a release with these settings measures."""
+        """What a release with these settings measures; of one with several answers, that of its outcome."""
         formula = None if model is None else model.formula
         member = find_mechanism(privacy.mechanism, privacy.guarantee)
         columns = tuple(survey.public)
+        if member is not None and member.answers:
+            used = {column for table in tables for column in table.by}
+            classes = [name for name, answer in survey.variables.items() if answer.kind != "amount"]
+            terms = tuple((name,) for name in (*columns, *classes) if name in used or name in classes)
+            return cls(survey.outcome, "identity", columns, terms, every_cell=False)
         parsed = Formula.main_effects(columns) if formula is None else parse_formula(formula, columns)
         every_cell = formula is None and member is not None and member.every_cell
         return cls(survey.outcome, survey.transform, columns, parsed.terms, every_cell)

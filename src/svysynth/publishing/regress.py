@@ -83,7 +83,7 @@ def _of_release(
     synthetic = mechanism.synthetic(release.microdata, spec.privacy.mechanism, spec.model)
     synthetic = replace(synthetic, standing="uncharged" if release.seeded else "post-processing")
     found = regression_of_files(synthetic, formula, family, estimation or spec.estimation, domain)
-    return MeasuredTerms.of(spec.survey, spec.privacy, spec.model).explain(found)
+    return MeasuredTerms.of(spec.survey, spec.privacy, spec.model, spec.requested_tables).explain(found)
 
 
 def _of_folder(
@@ -101,7 +101,7 @@ def _of_folder(
     _refuse_unknown_domain(domain, tuple(one.condition for one in manifest.survey.domains))
     with _synthetic(public, manifest, mechanism, files) as synthetic:
         found = regression_of_files(synthetic, formula, family, estimation or manifest.estimation, domain)
-    return MeasuredTerms.of(manifest.survey, privacy, manifest.model).explain(found)
+    return MeasuredTerms.of(manifest.survey, privacy, manifest.model, manifest.tables).explain(found)
 
 
 @contextlib.contextmanager

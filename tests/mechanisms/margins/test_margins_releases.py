@@ -16,6 +16,7 @@ from svysynth.core.spec.whole import load_spec, parse_spec
 from svysynth.mechanisms.base import find_public, mechanism_of
 from svysynth.mechanisms.margins import drawing, mechanism
 from svysynth.mechanisms.margins.fitting import Fitted, Problem, _main_effects
+from svysynth.mechanisms.measured_terms import MeasuredTerms
 from svysynth.privacy.ledger import show
 from svysynth.publishing import internal_folder as internal
 from svysynth.publishing import public_folder as publish
@@ -106,6 +107,36 @@ def test_other_tables_follow_from_the_folder_and_further_files_do_not(released):
         more.synthetic(1)
 
 
+KNOWN_WEIGHTS = {
+    "population_total = 20000": "weight_public = true",
+    'outcome = "income"': 'outcome = "works"',
+    '[survey.columns.works]\nmissing = ["NA"]\n': "",
+    '["count", "mean", "median"]': '["count", "mean"]',
+    ', "ratio(benefit, income)"': "",
+    '"mean", "answered"': '"mean"',
+    "outcome = [0, 100000.0]": "outcome = [0, 1.0]",
+    'strata = "region"\n': "",
+}
+
+
+def test_public_weights_are_kept_and_an_outcome_may_be_a_yes_no_answer(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    text = SPEC
+    for old, new in KNOWN_WEIGHTS.items():
+        assert old in text
+        text = text.replace(old, new)
+    frame = people().with_columns(pl.col("works").fill_null(1))
+    svysynth.release(make_household(tmp_path / "house", text, frame), tmp_path / "release")
+    assert svysynth.verify(tmp_path / "release", tmp_path / "house" / "ledger.sqlite").ledger
+    content = json.loads((tmp_path / "release" / "public" / "measurement.json").read_text())
+    assert {one["name"] for one in content["answers"]} == {"works", "benefit", "status"}
+    assert content["sums_of_weights"] == []
+    file = pl.read_csv(tmp_path / "release" / "public" / "microdata-1.csv")
+    known = frame.sort("region", "sex", "wt")
+    assert file["weight"].to_list() == pytest.approx(known["wt"].to_list())
+    assert set(file["works"].unique()) == {0.0, 1.0}
+
+
 REFUSED = {
     ("population_total = 20000", ""): "survey.population_total",
     ("weight = [5.0, 500.0]", "weight = [0, 500.0]"): "privacy.bounds.weight",
@@ -170,3 +201,11 @@ def test_what_later_steps_take_of_the_survey_is_its_public_part(tmp_path):
     spec = load_spec(path).of_release
     survey = svysynth.read_survey(**{**spec.survey.model_dump(exclude_unset=True), "data": str(spec.survey.data)})
     assert mechanism._public_part(survey).columns == ["region", "sex"]
+
+
+def test_a_regression_says_which_columns_were_measured_with_the_outcome(released):
+    found = svysynth.regress("income ~ sex + status", released.public).table
+    assert found["measured"].to_list() == ["yes"] * 4
+    spec = parse_spec(SPEC.replace('["region", "sex"]\nstatistics', '["sex"]\nstatistics'))
+    measured = MeasuredTerms.of(spec.survey, spec.privacy, None, spec.tables)
+    assert set(measured.terms) == {("sex",), ("status",), ("works",)}  # no table has the region
