@@ -14,6 +14,7 @@ from household import RECORDS, SPEC, make_household, people
 from svysynth import SurveyError
 from svysynth.core.spec.whole import load_spec, parse_spec
 from svysynth.mechanisms.base import find_public, mechanism_of
+from svysynth.mechanisms.findings import refuse
 from svysynth.mechanisms.margins import drawing, mechanism
 from svysynth.mechanisms.margins.fitting import Fitted, Problem, _main_effects
 from svysynth.mechanisms.measured_terms import MeasuredTerms
@@ -209,3 +210,22 @@ def test_a_regression_says_which_columns_were_measured_with_the_outcome(released
     spec = parse_spec(SPEC.replace('["region", "sex"]\nstatistics', '["sex"]\nstatistics'))
     measured = MeasuredTerms.of(spec.survey, spec.privacy, None, spec.tables)
     assert set(measured.terms) == {("sex",), ("status",), ("works",)}  # no table has the region
+
+
+USES_OF_ANSWERS = {
+    "a filter of records by an answer": ("population_total", 'where = "works == 1"\npopulation_total'),
+    "a filter that declares it": ("population_total", 'where = "works == 1"\nuniverse = ["works"]\npopulation_total'),
+    "a domain by an answer": ('by = ["sex"]\nof = "benefit"', 'by = ["sex"]\ndomain = "works == 1"\nof = "benefit"'),
+    "a public copy of an answer": ('"sex"]\npop', '"sex", "copy"]\ncolumns.copy.from = "status"\npop'),
+    "strata of an answer": ('strata = "region"', 'strata = "copy"\ncolumns.copy.from = "status"'),
+    "whole records": ("datasets = 2", 'datasets = 2\nprotect = "record"'),
+    "whole clusters": ("datasets = 2", 'datasets = 2\nunit = "cluster"'),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_ANSWERS)
+def test_answers_cannot_reach_the_public_part_and_no_wider_promise_is_made(use):
+    old, new = USES_OF_ANSWERS[use]
+    assert old in SPEC
+    with pytest.raises(SurveyError, match=r"works|made from the column of a confidential|protect|unit"):
+        refuse(find_public(parse_spec(SPEC.replace(old, new, 1))))
