@@ -81,7 +81,8 @@ class Spec(Section):
     def _synthetic_columns_do_not_clash(self) -> Self:
         survey = self.survey
         if self.privacy is not None and self.privacy.microdata:
-            for column in (survey.outcome, *survey.public, survey.strata, survey.cluster, survey.fpc):
+            others = survey.strata, survey.cluster, survey.fpc, *self.of_release.survey.variables
+            for column in (survey.outcome, *survey.public, *others):
                 if column in MICRODATA_COLUMNS:
                     raise clash(f"'survey' uses '{column}', which is a column of every synthetic file: rename it")
         return self

@@ -67,6 +67,15 @@ class Graph:
     @property
     def order(self) -> tuple[int, ...]:
         """The order in which answers are summed out: each time one whose sum needs the smallest table."""
+        return tuple(answer for answer, _ in self._eliminated())
+
+    @property
+    def largest_table(self) -> float:
+        """The number of entries of the largest table that is needed to sum the answers out."""
+        return len(self.count) * max(size for _, size in self._eliminated())
+
+    def _eliminated(self) -> list[tuple[int, float]]:
+        """The answers in the order in which they are summed out, with the size of each one's table in a cell."""
         left, scopes, found = set(range(len(self.levels))), [set(one.answers) for one in self.factors], []
         while left:
             reach = {one: set().union({one}, *(scope for scope in scopes if one in scope)) for one in left}
@@ -74,8 +83,8 @@ class Graph:
             first = min(left, key=lambda one: (size[one], -one))
             scopes = [scope for scope in scopes if first not in scope] + [reach[first] - {first}]
             left.remove(first)
-            found.append(first)
-        return tuple(found)
+            found.append((first, size[first]))
+        return found
 
     def zeros(self) -> Parameters:
         """Parameters that are all zero."""

@@ -127,6 +127,13 @@ class Measurement:
         return NoisySum(added, total + zeros * middle, float(noise))
 
 
+def most_levels(coding: Coding) -> int:
+    """The most levels that an answer can have in margins, whatever its noisy bands are."""
+    if not coding.banded:
+        return coding.levels
+    return coding.single + 1 + len(WEIGHT_BANDS if coding.name == WEIGHT else AMOUNT_BANDS)
+
+
 def measure(
     values: Mapping[str, Floats], cells: Cells, codings: Sequence[Coding], plan: Plan, noise: Noise
 ) -> Measurement:
@@ -146,28 +153,26 @@ def measure(
         own[name] = replace(own[name], wide=tuple(density.quantile_bands(shares).tolist()))
         limits[name] = _limits(own[name], density)
     amounts = tuple(
-        float(_sums(values[name], limits[name], np.zeros(len(cells), np.int64), use, noise, own[name].may_miss)[0])
+        float(_sums(values[name], limits[name], np.zeros(len(cells), np.int64), use, noise)[0])
         for use in plan.amounts
         for name in use.answers
     )
     by_row = ((use, cells.rows(use.columns)[cells.of_record]) for use in plan.weights)
-    weights = tuple(_sums(values[WEIGHT], limits[WEIGHT], rows, use, noise, False) for use, rows in by_row)
+    weights = tuple(_sums(values[WEIGHT], limits[WEIGHT], rows, use, noise) for use, rows in by_row)
     levels = {name: own[name].widened(level) for name, level in narrow.items()}
     margins = tuple(_margin(use, cells, levels, own, noise) for use in plan.margins)
     return Measurement(plan, tuple(own[one.name] for one in codings), bands, amounts, limits, weights, margins)
 
 
 def _limits(coding: Coding, density: Density) -> tuple[float, float]:
-    """The ends of the narrow bands that have nearly all records."""
+    """The ends of the narrow bands that have nearly all records, widened to zero if that is a level of its own."""
     edges, reached = coding.edges, np.cumsum(density.share)
     high = float(edges[min(int(np.searchsorted(reached, KEPT)) + 1, len(edges) - 1)])
     low = float(edges[int(np.searchsorted(reached, 1 - KEPT))]) if coding.bounds[0] < 0 else coding.bounds[0]
-    return low, high
+    return (min(low, 0.0), max(high, 0.0)) if coding.zero else (low, high)
 
 
-def _sums(
-    values: Floats, limits: tuple[float, float], rows: Integers, use: Use, noise: Noise, may_miss: bool
-) -> Floats:
+def _sums(values: Floats, limits: tuple[float, float], rows: Integers, use: Use, noise: Noise) -> Floats:
     """Noisy sums in rows: each record adds its distance from the middle of the limits, as a whole number."""
     low, high = limits
     middle, half = (low + high) / 2, (high - low) / 2

@@ -39,7 +39,8 @@ from svysynth.mechanisms.margins.coding import WEIGHT, codings
 from svysynth.mechanisms.margins.drawing import Answers
 from svysynth.mechanisms.margins.evidence import MarginsEvidence
 from svysynth.mechanisms.margins.from_public_folder import FromPublic
-from svysynth.mechanisms.margins.measuring import WEIGHT_BANDS, Cells, Measurement, measure
+from svysynth.mechanisms.margins.graph import Graph
+from svysynth.mechanisms.margins.measuring import WEIGHT_BANDS, Cells, Measurement, measure, most_levels
 from svysynth.mechanisms.margins.planning import WEIGHT_BAND, modelled_columns, pairs_of, plan_margins
 from svysynth.mechanisms.margins.published import MEASUREMENT, measurement_json
 from svysynth.mechanisms.margins.requirements import unmet_requirements
@@ -55,6 +56,8 @@ from svysynth.survey.survey import Survey, SurveyInMemory
 
 MOST_CELLS = 5000
 """The most combinations of modelled public columns: the model has a table of answers for each."""
+MOST_ENTRIES = 2e7
+"""The most entries of a table of the model, which has all answers that have to be summed out together."""
 NOTE = (
     "The tables come from the synthetic files, by the rules of multiple imputation. The files come from a model that "
     "was fitted to counts of answers in bands and levels, which were measured once, with noise (measurement.json). "
@@ -92,6 +95,9 @@ class Margins(Mechanism):
         if cells > MOST_CELLS:
             problem = f"the columns of the tables have more than {MOST_CELLS:,} combinations"
             raise SurveyError("spec", "tables", problem, "use fewer public columns in the tables, or merge levels")
+        if _largest_table(spec, cells) > MOST_ENTRIES:
+            problem = "ask for too many answers together: the model would not fit in memory"
+            raise SurveyError("spec", "tables", problem, "make tables of fewer answers at a time, or merge levels")
 
     def examine(self, survey: Survey, spec: Spec, direct: pl.DataFrame) -> Examined:
         """Advice to the reviewer: bounds that cut off data, and public columns that determine the outcome."""
@@ -174,6 +180,17 @@ def _cells(public: pl.DataFrame, survey: Survey, spec: Spec) -> Cells:
     weight = public[survey.design.weight].to_numpy()
     band = np.searchsorted(np.quantile(weight, WEIGHT_BANDS), weight)
     return Cells.of(public.with_columns(pl.Series(WEIGHT_BAND, band)), (*columns, WEIGHT_BAND))
+
+
+def _largest_table(spec: Spec, cells: int) -> float:
+    """The entries of the model's largest table if all amounts have as many wide bands as they can have."""
+    own = codings(spec.survey, bounds_of(spec))
+    place = {one.name: position for position, one in enumerate(own)}
+    pairs = [*pairs_of(own, spec.survey, spec.requested_tables)]
+    pairs += [(WEIGHT, one.name) for one in own if WEIGHT in place and one.name != WEIGHT]
+    rows = np.zeros(cells, np.int64)
+    factors = [(sorted((place[first], place[second])), rows) for first, second in pairs]
+    return Graph.of([most_levels(one) for one in own], factors, rows).largest_table
 
 
 def _measure(survey: Survey, spec: Spec, epsilon: float, noise: Noise) -> Measurement:
