@@ -34,7 +34,7 @@ Every figure of every table is compared with the direct figure of the same cell:
 
 - *Differences*: the root mean square of the difference, in standard errors of the direct figure. A difference of 1
   means that protection has moved a figure by as much as another sample would. Direct figures without a standard error
-  are left out.
+  are left out, and one figure with a very small standard error can determine the root mean square.
 - *Inside*: the share of direct figures that are inside the released 95% intervals. These intervals are for the
   population and include the sampling error, so far more than 95% of direct figures should be inside.
 - *Length*: the median, over figures, of the length of the released interval divided by that of the direct one.
@@ -43,6 +43,23 @@ Every figure of every table is compared with the direct figure of the same cell:
 
 Counts are of cells; counts of categories, and shares, are of the levels of a confidential category in each cell. The
 column on the right is for means of an amount by a confidential category in the whole file.
+"""
+
+READING = """## How to read these results
+
+**There are few runs**: the column *runs* says how many, and an ε without a row was not tried. Figures of one run share
+its noise, so one run says little about the share inside.
+
+**Rows with few records.** Sums of weights in the rows of a column have noise of the same size in every row, in
+proportion to the range of the weights. Where weights differ by a factor of 40, as in ses, a count of an industry with
+four records is far from the direct one, and its interval is long. Combine such levels, or leave the column out.
+
+**Means by a confidential category, and regressions,** rest on margins of two answers in wide bands. Their differences
+are larger than those of tables by public columns, and effects that are small beside the noise are drawn towards zero.
+
+**Means of skewed amounts in the whole file** can be several direct standard errors off without a word in the verdict:
+overtime hours in ses, for one. The sum of an amount is measured without weights, and its relation to the weight follows
+from a margin of wide bands. How much of the error comes from there was not measured.
 """
 
 
@@ -55,6 +72,7 @@ def main() -> None:
         "## Differences, in direct standard errors\n\n" + differences(tables),
         "## Intervals, and figures of the whole file\n\n" + intervals(tables),
         "## What was asked for, and what does not hold\n\n" + failures(tables),
+        READING,
         "## Joint answers\n\n" + joint_answers(joint),
         "## Verdicts\n\n" + verdicts(tables, runs),
         "## Time\n\n" + seconds(runs),
