@@ -191,12 +191,12 @@ def joint_answers(joint: pl.DataFrame) -> str:
         rows.append([str(file), str(figure).replace("~", "on"), direct, within, *entries])
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in shown)
     note = """Estimates with standard errors, the mean over runs, and in brackets in how many runs the direct estimate
-    is inside the released interval. Correlations are weighted, and the mean over the files of a release. *In bands* is
-    the direct figure, without noise, if amounts and weights are independent within the wide bands of margins: what is
-    lost there is lost at every ε. A pair of answers is measured together if one of them is the outcome, or if a table is of
-    one by the other. All other pairs are independent in the files, given what was measured. So a regression of an
-    answer on one that was not measured with it is wrong at every ε, and its interval does not show it; `svysynth
-    regress` marks its coefficients as not measured."""
+    is inside the released interval. Correlations are weighted, and the mean over the files of a release. *In bands*
+    is the direct figure, without noise, if amounts and weights are independent within the wide bands of margins: what
+    is lost there is lost at every ε. A pair of answers is measured together if one of them is the outcome, or if a
+    table is of one by the other. All other pairs are independent in the files, given what was measured. So a
+    regression of an answer on one that was not measured with it is wrong at every ε, and its interval does not show
+    it; `svysynth regress` marks its coefficients as not measured."""
     return (
         paragraph(note)
         + "\n\n"
