@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,7 @@ from svysynth.estimation.combined_regression import regression_of_files
 from svysynth.estimation.regression import regression_of
 from svysynth.estimation.tables import tabulate_all
 from svysynth.mechanisms.base import Made, mechanism_of
-from svysynth.mechanisms.margins.measuring import AMOUNT_BANDS
+from svysynth.mechanisms.margins.measuring import AMOUNT_BANDS, WEIGHT_BANDS
 from svysynth.privacy.release import TABLE_DIGITS, NotCharged, rounded
 from svysynth.publishing.verdict import ReleaseVerdict, beside, beyond_the_data, judge_release
 from svysynth.survey.survey import SurveyInMemory, survey_from_frame
@@ -143,6 +143,9 @@ def joint(case: Case, survey: SurveyInMemory, made: Made) -> Iterator[Row]:
         name = f"correlation of {pair[0]} and {pair[1]}"
         direct, within = correlation(survey, *pair), correlation_in_bands(survey, *pair)
         yield {"figure": name, "direct": direct, "in_bands": within, "released": float(np.mean(found))}
+    if case.variables[case.outcome]["kind"] == "amount" and not survey.weight_public:
+        whole = [float(np.average(one.values(case.outcome), weights=one.weights)) for one in made.synthetic.surveys]
+        yield {"figure": f"mean of {case.outcome}", **means(survey, case.outcome), "released": float(np.mean(whole))}
     for formula in case.regressions:
         own, files = regression_of(survey, formula), regression_of_files(made.synthetic, formula).regression
         for before, after in zip(own.table.iter_rows(named=True), files.table.iter_rows(named=True), strict=True):
@@ -164,16 +167,27 @@ def correlation(survey: SurveyInMemory, first: str, second: str) -> float:
 
 def correlation_in_bands(survey: SurveyInMemory, first: str, second: str) -> float:
     """The correlation that is left without any noise if amounts are independent within wide bands."""
-    generator = np.random.default_rng(0)
-    mixed = []
-    for values in map(survey.values, (first, second)):
-        other = values != 0
-        band = np.where(other, np.searchsorted(np.quantile(values[other], AMOUNT_BANDS), values, side="right"), -1)
-        found = values.copy()
-        for one in np.unique(band):
-            found[band == one] = generator.permutation(values[band == one])
-        mixed.append(found)
+    mixed = [mixed_in_bands(survey.values(name), AMOUNT_BANDS) for name in (first, second)]
     return correlation_of(mixed[0], mixed[1], survey.weights)
+
+
+def means(survey: SurveyInMemory, name: str) -> Row:
+    """The weighted mean, and the one that is left if amount and weight are independent within wide bands."""
+    values, weights = survey.values(name), survey.weights
+    mixed = mixed_in_bands(values, AMOUNT_BANDS), mixed_in_bands(weights, WEIGHT_BANDS)
+    direct, left = np.average(values, weights=weights), np.average(mixed[0], weights=mixed[1])
+    return {"direct": float(direct), "in_bands": float(left)}
+
+
+def mixed_in_bands(values: Floats, shares: Sequence[float]) -> Floats:
+    """The values in random order within bands that begin at these quantiles; zeros stay."""
+    generator = np.random.default_rng(round(1000 * shares[0]))
+    other = values != 0
+    band = np.where(other, np.searchsorted(np.quantile(values[other], shares), values, side="right"), -1)
+    found = values.copy()
+    for one in np.unique(band):
+        found[band == one] = generator.permutation(values[band == one])
+    return found
 
 
 def correlation_of(first: Floats, second: Floats, weights: Floats) -> float:

@@ -34,7 +34,7 @@ Every figure of every table is compared with the direct figure of the same cell:
 
 - *Differences*: the root mean square of the difference, in standard errors of the direct figure. A difference of 1
   means that protection has moved a figure by as much as another sample would. Direct figures without a standard error
-  are left out.
+  are left out, and one figure with a very small standard error can determine the root mean square.
 - *Inside*: the share of direct figures that are inside the released 95% intervals. These intervals are for the
   population and include the sampling error, so far more than 95% of direct figures should be inside.
 - *Length*: the median, over figures, of the length of the released interval divided by that of the direct one.
@@ -43,6 +43,24 @@ Every figure of every table is compared with the direct figure of the same cell:
 
 Counts are of cells; counts of categories, and shares, are of the levels of a confidential category in each cell. The
 column on the right is for means of an amount by a confidential category in the whole file.
+"""
+
+READING = """## How to read these results
+
+**There are few runs**: the column *runs* says how many, and an ε without a row was not tried. Figures of one run share
+its noise, so one run says little about the share inside.
+
+**Rows with few records.** Sums of weights in the rows of a column have noise of the same size in every row, in
+proportion to the range of the weights. Where weights differ by a factor of 40, as in ses, a count of an industry with
+four records is far from the direct one, and its interval is long. Combine such levels, or leave the column out.
+
+**Means by a confidential category, and regressions,** rest on margins of two answers in wide bands. Their differences
+are larger than those of tables by public columns, and effects that are small beside the noise are drawn towards zero.
+
+**Means where weights depend on the answer.** Amounts and weights are independent within wide bands of each. In the
+samples of wages, drawn with probabilities near the wage, this alone moves the mean of the whole file, without any noise
+and at every ε (*in bands*, below), and no standard error shows it. The verdict does: it is "do not publish". Means of
+other skewed amounts can be several direct standard errors off without a word in the verdict, as overtime hours in ses.
 """
 
 
@@ -55,6 +73,7 @@ def main() -> None:
         "## Differences, in direct standard errors\n\n" + differences(tables),
         "## Intervals, and figures of the whole file\n\n" + intervals(tables),
         "## What was asked for, and what does not hold\n\n" + failures(tables),
+        READING,
         "## Joint answers\n\n" + joint_answers(joint),
         "## Verdicts\n\n" + verdicts(tables, runs),
         "## Time\n\n" + seconds(runs),
@@ -172,12 +191,12 @@ def joint_answers(joint: pl.DataFrame) -> str:
         rows.append([str(file), str(figure).replace("~", "on"), direct, within, *entries])
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in shown)
     note = """Estimates with standard errors, the mean over runs, and in brackets in how many runs the direct estimate
-    is inside the released interval. Correlations are weighted, and the mean over the files of a release. *In bands* is
-    the direct correlation, without noise, if amounts are independent within the wide bands of margins: what is lost
-    there is lost at every ε. A pair of answers is measured together if one of them is the outcome, or if a table is of
-    one by the other. All other pairs are independent in the files, given what was measured. So a regression of an
-    answer on one that was not measured with it is wrong at every ε, and its interval does not show it; `svysynth
-    regress` marks its coefficients as not measured."""
+    is inside the released interval. Correlations are weighted, and the mean over the files of a release. *In bands*
+    is the direct figure, without noise, if amounts and weights are independent within the wide bands of margins: what
+    is lost there is lost at every ε. A pair of answers is measured together if one of them is the outcome, or if a
+    table is of one by the other. All other pairs are independent in the files, given what was measured. So a
+    regression of an answer on one that was not measured with it is wrong at every ε, and its interval does not show
+    it; `svysynth regress` marks its coefficients as not measured."""
     return (
         paragraph(note)
         + "\n\n"
