@@ -108,7 +108,7 @@ def test_the_parts_add_up_to_epsilon_exactly_and_each_noise_is_large_enough(epsi
     own = codings(spec.survey, spec.privacy.bounds)
     columns = modelled_columns(spec.survey, spec.tables)
     assert columns == ("p", "s")
-    pairs = pairs_of(own, spec.survey, spec.tables)
+    pairs = pairs_of(spec.survey.answers, spec.survey, spec.tables)
     plan = plan_margins(own, dict.fromkeys(columns, 4), pairs, epsilon)
     assert plan.epsilon == Fraction(epsilon)
     assert all(Fraction(use.scale) * use.epsilon >= use.sensitivity for use in plan.uses)
@@ -118,6 +118,6 @@ def test_the_parts_add_up_to_epsilon_exactly_and_each_noise_is_large_enough(epsi
 
 def test_the_pairs_that_tables_need_are_measured_once():
     spec = parse_spec(SPEC)
-    pairs = [frozenset(pair) for pair in pairs_of(codings(spec.survey, spec.privacy.bounds), spec.survey, spec.tables)]
+    pairs = [frozenset(pair) for pair in pairs_of(spec.survey.answers, spec.survey, spec.tables)]
     assert len(set(pairs)) == len(pairs)
     assert {frozenset(pair) for pair in ("ya", "yb", "yc", "bc", "ab")} == set(pairs)
