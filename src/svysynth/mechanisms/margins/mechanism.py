@@ -186,7 +186,7 @@ def _largest_table(spec: Spec, cells: int) -> float:
     """The entries of the model's largest table if all amounts have as many wide bands as they can have."""
     own = codings(spec.survey, bounds_of(spec))
     place = {one.name: position for position, one in enumerate(own)}
-    pairs = [*pairs_of(own, spec.survey, spec.requested_tables)]
+    pairs = [*pairs_of(spec.survey.answers, spec.survey, spec.requested_tables)]
     pairs += [(WEIGHT, one.name) for one in own if WEIGHT in place and one.name != WEIGHT]
     rows = np.zeros(cells, np.int64)
     factors = [(sorted((place[first], place[second])), rows) for first, second in pairs]
