@@ -17,9 +17,10 @@ from svysynth.core.grouping import Floats, Integers
 from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.margins.coding import WEIGHT
 from svysynth.mechanisms.margins.density import Density
-from svysynth.mechanisms.margins.fitting import Fitted, fit
+from svysynth.mechanisms.margins.fitting import SPREADS, USUAL_SPREAD, Fitted, fit
 from svysynth.mechanisms.margins.graph import Graph, draw_levels, even_uniforms
 from svysynth.mechanisms.margins.measuring import Cells, Measurement
+from svysynth.mechanisms.margins.within_bands import Within
 
 DRAWS = 40
 """The draws of a density from which the errors of its wide bands are found."""
@@ -66,10 +67,11 @@ class Answers:
         parameters = self.fitted.draw(generator)
         levels = draw_levels(self.fitted.fitter.graph, parameters, cell, generator)
         found = {}
+        within = Within(self.fitted.fitter.graph, parameters, self.measurement.codings, levels)
         for place, one in enumerate(self.measurement.codings):
             own = levels[:, place]
             share = self.densities[one.name].draw(generator) if one.banded else np.empty(0)
-            found[one.name] = one.values(own, share, even_uniforms(own, generator))
+            found[one.name] = one.values(own, share, within.uniforms(place, even_uniforms(own, generator)))
         if WEIGHT in found:
             found[WEIGHT] = self._raked(found[WEIGHT], generator)
             found[WEIGHT] *= 1.0 if total is None else total / found[WEIGHT].sum()
@@ -77,20 +79,35 @@ class Answers:
 
     def _raked(self, weight: Floats, generator: np.random.Generator) -> Floats:
         plan = self.measurement.plan.weights
-        targets = []
+        (low, high), targets = self.measurement.limits[WEIGHT], []
         for use, sums in zip(plan, self.measurement.weights, strict=True):
-            noise = self.measurement.noise_of_sum(use)
             row = self.cells.rows(use.columns)[self.cells.of_record]
             count = np.bincount(row)
-            middle = sum(self.measurement.limits[WEIGHT]) / 2
-            low = self.measurement.limits[WEIGHT][0]
-            wanted = sums + count * middle + noise * generator.normal(size=len(sums))
-            targets.append((row, np.maximum(wanted, count * max(low, middle / 1000))))
+            mean = (low + high) / 2 + sums / count
+            drawn = _mean_weights(mean, self.measurement.noise_of_sum(use) / count, generator)
+            targets.append((row, count * np.maximum(drawn, max(low, high / 1000))))
         for _ in range(ROUNDS):
             for row, wanted in reversed(targets):
                 factor = np.clip(wanted / np.bincount(row, weight), 1 / LARGEST_FACTOR, LARGEST_FACTOR)
                 weight = weight * factor[row]
         return weight
+
+
+def _mean_weights(mean: Floats, noise: Floats, generator: np.random.Generator) -> Floats:
+    """Draws of the mean weights of rows, which are drawn towards their common mean where noise is large.
+
+    The spread of rows, relative to the common mean, has the prior of a factor's τ.
+    """
+    if len(mean) == 1:
+        return mean + noise * generator.normal(size=1)
+    common = (mean / noise**2).sum() / (1 / noise**2).sum()
+    tried = SPREADS * abs(common)
+    variance = noise**2 + tried[:, None] ** 2
+    fits = -0.5 * (np.log(variance) + (mean - common) ** 2 / variance).sum(axis=1)
+    chance = np.exp(fits - fits.max()) * np.gradient(SPREADS) / (1 + (SPREADS / USUAL_SPREAD) ** 2)
+    spread = generator.choice(tried, p=chance / chance.sum())
+    kept = spread**2 / (spread**2 + noise**2)
+    return np.asarray(common + kept * (mean - common) + np.sqrt(kept) * noise * generator.normal(size=len(mean)))
 
 
 def _of_bands(

@@ -29,7 +29,7 @@ NARROW_BANDS, SUM_OF_AMOUNTS = 1.25, 0.75
 BY_COLUMN, BY_COARSE_COLUMN, AMOUNT = 1.0, 0.6, 1.25
 """The share of a margin with a column of more than COARSE levels, of one with fewer, and a factor for amounts."""
 COARSE = 4
-OF_WEIGHT, BY_WEIGHT, PAIR, SUM_OF_WEIGHTS = 0.35, 0.3, 0.35, 0.35
+OF_WEIGHT, BY_WEIGHT, PAIR, SUM_OF_WEIGHTS = 0.35, 0.4, 0.35, 0.35
 """A factor for margins of the weight, and the shares of answers by weight, of pairs of answers, of sums of weights."""
 WEIGHT_BAND = "weight band"
 """The column of the bands of public weights."""
