@@ -18,7 +18,7 @@ from svysynth.core.safe_repr import outlined
 from svysynth.mechanisms.margins.coding import WEIGHT
 from svysynth.mechanisms.margins.density import Density
 from svysynth.mechanisms.margins.fitting import SPREADS, USUAL_SPREAD, Fitted, fit
-from svysynth.mechanisms.margins.graph import Graph, draw_levels, even_uniforms
+from svysynth.mechanisms.margins.graph import Graph, draw_levels
 from svysynth.mechanisms.margins.measuring import Cells, Measurement
 from svysynth.mechanisms.margins.within_bands import Within
 
@@ -67,11 +67,12 @@ class Answers:
         parameters = self.fitted.draw(generator)
         levels = draw_levels(self.fitted.fitter.graph, parameters, cell, generator)
         found = {}
-        within = Within(self.fitted.fitter.graph, parameters, self.measurement.codings, levels)
+        within = Within(self.fitted.fitter.graph, parameters, self.measurement.codings, levels, generator)
         for place, one in enumerate(self.measurement.codings):
-            own = levels[:, place]
-            share = self.densities[one.name].draw(generator) if one.banded else np.empty(0)
-            found[one.name] = one.values(own, share, within.uniforms(place, even_uniforms(own, generator)))
+            share, uniform = np.empty(0), np.empty(0)
+            if one.banded:
+                share, uniform = self.densities[one.name].draw(generator), within.places(place)
+            found[one.name] = one.values(levels[:, place], share, uniform)
         if WEIGHT in found:
             found[WEIGHT] = self._raked(found[WEIGHT], generator)
             found[WEIGHT] *= 1.0 if total is None else total / found[WEIGHT].sum()

@@ -2,9 +2,9 @@
 
 Each amount of a record has a normal score z: of its wide band, whose ends are normal quantiles of the shares of bands,
 a place. Pairs of amounts whose margin was measured have a correlation ρ of their scores, from the expected counts of
-their bands. Within its band, the score of an amount is drawn from the normal distribution given the scores of amounts
-drawn before, and the place of the score is that of the amount. So a weight that falls with the amount from band to band
-falls within bands too, and means, correlations and slopes are not drawn towards independence.
+their bands. Within its band, the score of an amount is drawn from the normal distribution given the scores of the
+others, in a few rounds (Gibbs), and its rank gives the place of the amount. So a weight that falls with the amount from
+band to band falls within bands too, and means, correlations and slopes are not drawn towards independence.
 """
 
 from __future__ import annotations
@@ -16,18 +16,29 @@ from scipy.special import ndtr, ndtri
 
 from svysynth.core.grouping import Booleans, Floats, Integers
 from svysynth.mechanisms.margins.coding import Coding
-from svysynth.mechanisms.margins.graph import Graph, Parameters
+from svysynth.mechanisms.margins.graph import Graph, Parameters, even_uniforms
 
-LARGEST = 0.98
+LARGEST = 0.95
 """The largest correlation of scores, and the largest share of the variance of one that others explain."""
 FURTHEST = 8.0
+ROUNDS = 4
+RIDGE = 0.1
+"""Added to the variance of scores that explain another: noisy correlations may not belong to any distribution."""
+SMALL = 1e-9
 
 
 class Within:
-    """Draws places within bands, one amount after the other."""
+    """Draws places within bands, one amount after the other, in rounds."""
 
-    def __init__(self, graph: Graph, parameters: Parameters, codings: Sequence[Coding], levels: Integers) -> None:
-        self.codings, self.levels = codings, levels
+    def __init__(
+        self,
+        graph: Graph,
+        parameters: Parameters,
+        codings: Sequence[Coding],
+        levels: Integers,
+        generator: np.random.Generator,
+    ) -> None:
+        self.codings, self.levels, self.generator = codings, levels, generator
         margins = graph.margins(parameters)
         self.cuts = {place: self._cuts(place) for place, one in enumerate(codings) if one.banded}
         self.correlation = {
@@ -36,19 +47,30 @@ class Within:
             if len(factor.answers) == 2 and all(codings[one].banded for one in factor.answers)
         }
         self.scores: dict[int, Floats] = {}
+        for _ in range(ROUNDS if self.correlation else 1):
+            for place in self.cuts:
+                self.scores[place] = self._score(place, even_uniforms(levels[:, place], generator))
 
-    def uniforms(self, place: int, uniform: Floats) -> Floats:
-        """The places within bands of an answer, as shares of its bands, from even uniform numbers."""
-        if place not in self.cuts:
-            return uniform
-        band = np.maximum(self.levels[:, place] - self.codings[place].single, 0)
-        low, high = self.cuts[place][band], self.cuts[place][band + 1]
+    def places(self, place: int) -> Floats:
+        """The places of an amount within its wide bands, as shares of these: the ranks of scores, spread evenly."""
+        level = self.levels[:, place]
+        order = np.lexsort((self.scores[place], level))
+        count = np.bincount(level)
+        first = np.cumsum(count) - count
+        found = np.empty(len(level))
+        found[order] = np.arange(len(level)) - first[level[order]] + self.generator.random(len(level))
+        return found / count[level]
+
+    def _score(self, place: int, uniform: Floats) -> Floats:
+        """Scores of an amount given those of the others."""
+        low, high = self._ends(place)
         mean, spread = self._given(place)
         start, end = ndtr((low - mean) / spread), ndtr((high - mean) / spread)
-        score = np.clip(mean + spread * ndtri(start + uniform * (end - start)), low, high)
-        self.scores[place] = score
-        first, last = ndtr(low), ndtr(high)
-        return np.asarray(np.clip((ndtr(score) - first) / np.maximum(last - first, 1e-12), 0.0, 1.0))
+        return np.asarray(np.clip(mean + spread * ndtri(start + uniform * (end - start)), low, high))
+
+    def _ends(self, place: int) -> tuple[Floats, Floats]:
+        band = np.maximum(self.levels[:, place] - self.codings[place].single, 0)
+        return self.cuts[place][band], self.cuts[place][band + 1]
 
     def _in_band(self, place: int) -> Booleans:
         return self.levels[:, place] >= self.codings[place].single
@@ -70,11 +92,11 @@ class Within:
             density = np.exp(-(cuts**2) / 2) / np.sqrt(2 * np.pi)
             mean = (density[:-1] - density[1:]) / np.maximum(np.diff(ndtr(cuts)), 1e-12)
             mean = mean - share @ mean
-            scores.append(mean / (share @ mean**2))
+            scores.append(mean / max(float(share @ mean**2), SMALL))  # zero with one band, and so is ρ
         return float(np.clip(scores[0] @ (counts / counts.sum()) @ scores[1], -LARGEST, LARGEST))
 
     def _given(self, place: int) -> tuple[Floats, Floats]:
-        """The mean and the standard deviation of a score, given those drawn before, where these are in bands."""
+        """The mean and the standard deviation of a score, given the others', where these are in bands."""
         own = [one for one in self.scores if tuple(sorted((one, place))) in self.correlation]
         mean, spread = np.zeros(len(self.levels)), np.ones(len(self.levels))
         there = {one: self._in_band(one) & self._in_band(place) for one in own}
@@ -84,7 +106,7 @@ class Within:
             if used:
                 between = np.array([[1.0 if a == b else self._between(a, b) for b in used] for a in used])
                 against = np.array([self._between(one, place) for one in used])
-                slope = np.linalg.solve(between + 1e-6 * np.eye(len(used)), against)
+                slope = np.linalg.solve(between + RIDGE * np.eye(len(used)), against)
                 explained = float(slope @ against)
                 slope *= min(1.0, LARGEST / max(explained, 1e-12))
                 mean[records] = slope @ np.stack([self.scores[one][records] for one in used])
