@@ -166,13 +166,13 @@ def correlation(survey: SurveyInMemory, first: str, second: str) -> float:
 
 
 def correlation_in_bands(survey: SurveyInMemory, first: str, second: str) -> float:
-    """The correlation that is left without any noise if amounts are independent within wide bands."""
+    """The correlation that would be left without any noise if amounts were independent within wide bands."""
     mixed = [mixed_in_bands(survey.values(name), AMOUNT_BANDS) for name in (first, second)]
     return correlation_of(mixed[0], mixed[1], survey.weights)
 
 
 def means(survey: SurveyInMemory, name: str) -> Row:
-    """The weighted mean, and the one that is left if amount and weight are independent within wide bands."""
+    """The weighted mean, and the one that would be left if amount and weight were independent within wide bands."""
     values, weights = survey.values(name), survey.weights
     mixed = mixed_in_bands(values, AMOUNT_BANDS), mixed_in_bands(weights, WEIGHT_BANDS)
     direct, left = np.average(values, weights=weights), np.average(mixed[0], weights=mixed[1])

@@ -57,10 +57,11 @@ four records is far from the direct one, and its interval is long. Combine such 
 **Means by a confidential category, and regressions,** rest on margins of two answers in wide bands. Their differences
 are larger than those of tables by public columns, and effects that are small beside the noise are drawn towards zero.
 
-**Means where weights depend on the answer.** Amounts and weights are independent within wide bands of each. In the
-samples of wages, drawn with probabilities near the wage, this alone moves the mean of the whole file, without any noise
-and at every ε (*in bands*, below), and no standard error shows it. The verdict does: it is "do not publish". Means of
-other skewed amounts can be several direct standard errors off without a word in the verdict, as overtime hours in ses.
+**Means where weights depend on the answer.** Amounts and weights are measured together in wide bands only. If they
+were independent within these, the mean of the whole file would be far off in the samples of wages, drawn with
+probabilities near the wage (*in bands*, below), whatever the noise. A release draws them together within bands too, as
+a normal distribution with the correlation of the bands would have it. What is left of this bias is not in any standard
+error: compare the mean of the whole file with the direct one, as the verdict does.
 """
 
 
@@ -192,8 +193,8 @@ def joint_answers(joint: pl.DataFrame) -> str:
     heads = " | ".join(f"ε = {epsilon:g}" for epsilon in shown)
     note = """Estimates with standard errors, the mean over runs, and in brackets in how many runs the direct estimate
     is inside the released interval. Correlations are weighted, and the mean over the files of a release. *In bands*
-    is the direct figure, without noise, if amounts and weights are independent within the wide bands of margins: what
-    is lost there is lost at every ε. A pair of answers is measured together if one of them is the outcome, or if a
+    is the direct figure, without noise, if amounts and weights were independent within the wide bands of margins; a
+    release draws them together there. A pair of answers is measured together if one of them is the outcome, or if a
     table is of one by the other. All other pairs are independent in the files, given what was measured. So a
     regression of an answer on one that was not measured with it is wrong at every ε, and its interval does not show
     it; `svysynth regress` marks its coefficients as not measured."""
