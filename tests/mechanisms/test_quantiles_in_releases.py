@@ -115,7 +115,7 @@ def test_sums_are_refused_before_the_charge(tmp_path, old, new, words):
         make_release(tmp_path / "run", text)
     assert words in str(refused.value)
     assert "table 'money'" in refused.value.place
-    assert "guarantee = 'asymptotic'" in refused.value.remedy
+    assert "mechanism = 'margins'" in refused.value.remedy
     assert "read_synthetic" in refused.value.remedy
     assert show(tmp_path / "run" / "ledger.sqlite")[0].spent == 0
     (finding,) = (one for one in find_public(parse_spec(text)) if "cannot give" in one.found)

@@ -618,7 +618,7 @@ class Ready:
     def __call__(self, *_, **__):
         return self
 
-    def synthesize(self, draws, correction):
+    def synthesize(self, correction, undone):
         return self.synthetic
 
     def __reduce__(self):

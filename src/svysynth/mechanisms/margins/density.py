@@ -25,6 +25,7 @@ WIDE = 30.0
 MOST_STEPS, LONGEST, ENOUGH, MOST_DAMPING = 200, 2.0, 1e-4, 1e6
 
 
+@outlined
 class NoisySum(NamedTuple):
     """A noisy sum of what each record adds, if it is in some band."""
 
