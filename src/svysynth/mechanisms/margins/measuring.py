@@ -92,11 +92,6 @@ class Measurement:
     """The noisy sums, in rows, of the distances of weights from the middle of their limits."""
     margins: tuple[Integers, ...]
 
-    @property
-    def records(self) -> float:
-        """A rough number of records, from the noisy bands."""
-        return float(max(self.bands[0].sum(), 1)) if self.bands else 1.0
-
     def coding(self, name: str) -> Coding:
         """The coding of an answer."""
         return next(one for one in self.codings if one.name == name)

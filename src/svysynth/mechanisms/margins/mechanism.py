@@ -159,12 +159,8 @@ class Margins(Mechanism):
                 own = streams.split(f"{name} {epsilon:g} {repeat}")
                 maker = Maker.of(survey, spec, _measure(survey, spec, epsilon, StudyNoise(own)))
                 files = tuple(maker.survey(own, number) for number in range(privacy_of(spec).datasets))
-                yield (
-                    epsilon,
-                    0,
-                    repeat,
-                    Synthetic(files, "imputed").tabulate_all(spec.requested_tables, spec.estimation),
-                )
+                synthetic = self.synthetic(files, name, spec.model)
+                yield epsilon, 0, repeat, synthetic.tabulate_all(spec.requested_tables, spec.estimation)
 
 
 def _public_part(survey: Survey) -> pl.DataFrame:

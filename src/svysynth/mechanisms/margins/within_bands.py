@@ -21,10 +21,13 @@ from svysynth.mechanisms.margins.graph import Graph, Parameters, even_uniforms
 LARGEST = 0.95
 """The largest correlation of scores, and the largest share of the variance of one that others explain."""
 FURTHEST = 8.0
+"""The score at the outer ends of the first and the last band."""
 ROUNDS = 4
+"""How often each score is drawn given the others."""
 RIDGE = 0.1
 """Added to the variance of scores that explain another: noisy correlations may not belong to any distribution."""
 SMALL = 1e-9
+"""The least variance of bands' mean scores that is divided by."""
 
 
 class Within:
